@@ -1,4 +1,5 @@
-"""Tags of the committed objects, if the source has `committed_tags`: set at the end of each batch's run, and in a sweep.
+"""Tags of the committed objects, if the source has `committed_tags`: set at the end of each batch's run, and in a
+sweep.
 
 So the tags need no asset and no runs of their own. No failure here fails a run: all slots are committed already, and
 the next batch or sweep tags what is left.

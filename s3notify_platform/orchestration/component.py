@@ -41,8 +41,8 @@ _SPARK_NAMES: Final = {"config": "spark_config"}
 class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill; services, if the YAML has inlets
-    or delivery), the sensors (polling, upkeep), and the checks.
+    Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill; services, if the YAML has
+    inlets or delivery), the sensors (polling, upkeep), and the checks.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -146,12 +146,12 @@ class ManagedServices:
         """The job. The run's config names the service; if there is only one service, the config may be left out."""
         assets, names = self.assets, [*self.builders]
         choice = dg.Enum(f"{assets.name}_service", [dg.EnumValue(name) for name in names])
-        default = {"default_value": names[0]} if len(names) == 1 else {}
+        field = dg.Field(choice, default_value=names[0]) if len(names) == 1 else dg.Field(choice)
 
         @dg.op(
             name=self._step,
             required_resource_keys={assets.io_key},
-            config_schema={"service": dg.Field(choice, description="The service to run.", **default)},
+            config_schema={"service": field},
         )
         def serve(context: dg.OpExecutionContext) -> None:
             io, name = assets.io_of(context), context.op_config["service"]
@@ -162,8 +162,8 @@ class ManagedServices:
 
         @dg.job(
             name=self.job_name,
-            description=f"Runs a service of {assets.name!r} until the run is terminated: {', '.join(names)}. The upkeep "
-            "sensor keeps one run of each service alive.",
+            description=f"Runs a service of {assets.name!r} until the run is terminated: {', '.join(names)}. The "
+            "upkeep sensor keeps one run of each service alive.",
             executor_def=dg.in_process_executor,
             tags={**assets.run_tags},
         )

@@ -39,9 +39,10 @@ def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
         f"{assets.name}_summary",
         deps=[assets.name],
         description="Plots for each batch: rows, objects, lag, seconds by phase, requests, and dollars for these "
-        "requests at AWS's list prices. The requests are those that open, plan, read, stage and commit the source's own "
-        "table, and those for queue, ack chain, heartbeats and backlog on the bucket. Not counted: the sensors' "
-        "requests, other tables (slot assets, latest, clustered), tags, signals, and records in DynamoDB. After the last batch: the map of all slots, failing slots, and the "
+        "requests at AWS's list prices. The requests are those that open, plan, read, stage and commit the source's "
+        "own table, and those for queue, ack chain, heartbeats and backlog on the bucket. Not counted: the sensors' "
+        "requests, other tables (slot assets, latest, clustered), tags, signals, and records in DynamoDB. After the "
+        "last batch: the map of all slots, failing slots, and the "
         "quarantine, which blocks nothing. To list quarantined keys and reasons: `s3notify quarantine "
         f"list {assets.name}`. To read them again: the job `{assets.name}_backfill` with `choose: "
         f"quarantine`, or `s3notify quarantine retry {assets.name} --all`.",
@@ -55,7 +56,8 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `requests`: by kind; `summary_spec` says which requests are counted. `objects_derived`: the number of objects in slots whose slot assets this run made from earlier commits; otherwise 0.
+    `requests`: by kind; `summary_spec` says which requests are counted. `objects_derived`: the number of objects in
+    slots whose slot assets this run made from earlier commits; otherwise 0.
     """
 
     batch: str

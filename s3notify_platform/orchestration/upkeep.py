@@ -2,10 +2,10 @@
 keeps a run of each service alive (`managed_services`).
 
 Only the sweep and the services need runs. If one part of a tick fails, the other parts are done nevertheless. The tick
-itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. A pass of the reconciler is short, and the code server, which evaluates sensors, keeps the
-reconciler's memory between passes. Changes of the queue are reported at most once a minute. The same holds for slots
-that begin to fail, or that new code makes stale. When `sweep_cron` is due, the sensor requests the sweep: a run of the
-checks `complete` and `chains_settled`.
+itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. A pass of the reconciler
+is short, and the code server, which evaluates sensors, keeps the reconciler's memory between passes. Changes of the
+queue are reported at most once a minute. The same holds for slots that begin to fail, or that new code makes stale.
+When `sweep_cron` is due, the sensor requests the sweep: a run of the checks `complete` and `chains_settled`.
 
 Freshness. The queue is fresh while no change has waited for more than half of `fresh_seconds`. While the queue is
 fresh, the asset `{source}_queue` is materialized at least once in each fifth of `fresh_seconds`. Otherwise the asset is
@@ -76,8 +76,8 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
     return dg.AssetSpec(
         f"{assets.name}_queue",
         description=f"Changes of {assets.name!r} that wait to be ingested or delivered, plotted by topic: depth and "
-        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Observations also have the "
-        "counts of inlets and delivery since their start. The "
+        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Observations also have "
+        "the counts of inlets and delivery since their start. The "
         f"freshness policy fails if a change has waited for {assets.fresh_seconds:g} s to be committed, or "
         "if the upkeep sensor does not run.",
         kinds={"s3"},
@@ -94,7 +94,9 @@ def build_upkeep(
     sweep = dg.define_asset_job(
         f"{ANONYMOUS_ASSET_JOB_PREFIX}_{assets.name}_upkeep", selection=dg.AssetSelection.checks(checks)
     )
-    serves = f" Keeps a run of each service alive: {', '.join(services.builders)}." if services.builders else ""
+    serves = (
+        f" Keeps a run of each service alive: {', '.join(services.builders)}." if services.builders else ""
+    )
 
     @dg.sensor(
         name=f"{assets.name}_upkeep",

@@ -3,9 +3,9 @@
 A new kind of store is a file, and an item in `kinds.KINDS`.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from collections import Counter
 from functools import lru_cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Final, Protocol
@@ -140,8 +140,8 @@ def _counting(bucket: S3Config) -> CountingStore:
 
 
 def record_requests(bucket: S3Config) -> Counter[str]:
-    """The requests that this process has sent for records on this bucket, by kind: for queue, ack chains, heartbeats and
-    other records. Requests through a store of the caller are not counted. No request.
+    """The requests that this process has sent for records on this bucket, by kind: for queue, ack chains, heartbeats
+    and other records. Requests through a store of the caller are not counted. No request.
     """
     return Counter(_counting(bucket).counts)
 

@@ -173,7 +173,14 @@ def test_requests_for_records_are_plotted_too(site: Site, monkeypatch: pytest.Mo
     kinds = {name.rpartition("_")[2]: n for name, n in batch.items() if name.startswith("batch_requests_")}
     assert batch["batch_dollars"] == pytest.approx(dollars(kinds))
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_summary")]
-    for missing in ("the sensors' requests", "slot assets", "latest", "tags", "signals", "records in DynamoDB"):
+    for missing in (
+        "the sensors' requests",
+        "slot assets",
+        "latest",
+        "tags",
+        "signals",
+        "records in DynamoDB",
+    ):
         assert missing in str(spec.description).partition("Not counted: ")[2]
 
 

@@ -18,7 +18,12 @@ PAID = {"prefix": "raw/paid/", "slot_assets": ["tests.support.transforms.paid_or
 
 LAUNCHERS = {
     "default": {},
-    "warm": {"run_launcher": {"module": "s3notify_platform.orchestration.warm.launcher", "class": "WarmRunLauncher"}},
+    "warm": {
+        "run_launcher": {
+            "module": "s3notify_platform.orchestration.warm.launcher",
+            "class": "WarmRunLauncher",
+        }
+    },
 }
 
 
@@ -26,8 +31,8 @@ LAUNCHERS = {
 def test_the_first_tick_says_how_to_have_warm_runs(
     ministack: S3Server, tmp_path: Path, launcher: str
 ) -> None:
-    """`dg dev` alone has Dagster's default launcher, which starts Python and Spark for each run. With the warm launcher,
-    the hint would mislead.
+    """`dg dev` alone has Dagster's default launcher, which starts Python and Spark for each run. With the warm
+    launcher, the hint would mislead.
     """
     with dg.instance_for_test(temp_dir=str(tmp_path), overrides=LAUNCHERS[launcher]) as instance:
         skipped = str(Site.of(ministack, instance).evaluate().skip_message)

@@ -20,7 +20,11 @@ from s3notify_platform.cli.main import main
 from s3notify_platform.source.settings import DEFS_VARIABLE
 from tests.support.servers import S3Server
 
-SELECTOR = {"repositoryLocationName": "here", "repositoryName": "__repository__", "sensorName": "orders_sensor"}
+SELECTOR = {
+    "repositoryLocationName": "here",
+    "repositoryName": "__repository__",
+    "sensorName": "orders_sensor",
+}
 STATE = """
 query State($selector: SensorSelector!) {
   sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorState { id status } } }

@@ -1,5 +1,5 @@
-"""Keeps the sensor's cursor short enough for Dagster's UI: records of the source store the signals seen, and the failing
-slots if there is much to say about them.
+"""Keeps the sensor's cursor short enough for Dagster's UI: records of the source store the signals seen, and the
+failing slots if there is much to say about them.
 
 A cursor has the name of a record, which has 8 bytes for each slot. The cursor itself lists the slots that have changed
 since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written; its name is its

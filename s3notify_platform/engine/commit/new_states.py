@@ -179,7 +179,9 @@ def _read(
     """
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
-        raise CorruptError(f"an object of slot {slot}: read on from {outcome.start}, but its version has no committed state")
+        raise CorruptError(
+            f"an object of slot {slot}: read on from {outcome.start}, but its version has no committed state"
+        )
     return ObjectState(
         key=key,
         etag=outcome.etag,

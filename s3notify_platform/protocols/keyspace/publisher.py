@@ -219,8 +219,8 @@ class Publisher(LargeObjects[WriteOutcome]):
         if missing:
             cause = root_error or next(error for error in errors.values() if error)
             raise NotSignalledError(
-                f"{len(missing)} written keys were not signalled, the first of slot {slot_by_key[missing[0]]}: {cause}; "
-                "signal them again",
+                f"{len(missing)} written keys were not signalled, the first of slot {slot_by_key[missing[0]]}: "
+                f"{cause}; signal them again",
                 missing,
             ) from cause
 

@@ -91,7 +91,9 @@ def test_a_lost_record_costs_a_look_at_all_slots() -> None:
 def failing(count: int, tag: str = "") -> SensorState:
     """A state in which each failing slot has a long reason of its own."""
     slots = {
-        slot: Failing(attempts=5, not_before_ms=1_700_000_000_000 + slot, reason=f"{tag}{slot} " * 60, group=slot)
+        slot: Failing(
+            attempts=5, not_before_ms=1_700_000_000_000 + slot, reason=f"{tag}{slot} " * 60, group=slot
+        )
         for slot in range(count)
     }
     return SensorState(epoch="e", enumerated="t", failing=slots)

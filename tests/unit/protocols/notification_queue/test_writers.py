@@ -120,7 +120,9 @@ def test_an_event_that_is_too_large_is_refused(queue, records):
     queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes") as refused:
         queue.reserve("small", Event(key="x" * 300))
-    assert "xxx" not in str(refused.value), "an inlet logs this text, and `erase` cannot remove keys from logs"
+    assert "xxx" not in str(refused.value), (
+        "an inlet logs this text, and `erase` cannot remove keys from logs"
+    )
     assert isinstance(queue.reserve("small", Event(key="x")), Reservation)
     assert sum(1 for _ in records.scan("depth.small")) == 1
 
