@@ -438,8 +438,9 @@ class NotificationQueue:
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
-    # These texts reach the logs of inlets, from which `erase` cannot remove keys.
-    event = f"an event of slot {reservation.entry.slot}"
+    event = (
+        f"an event of slot {reservation.entry.slot}"  # no key: inlets log this text, and logs are not erased
+    )
     match outcome:
         case EntryCommitted():
             return outcome
