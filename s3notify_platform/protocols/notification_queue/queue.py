@@ -438,9 +438,7 @@ class NotificationQueue:
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
-    event = (
-        f"an event of slot {reservation.entry.slot}"  # no key: inlets log this text, and logs are not erased
-    )
+    event = f"an event of slot {reservation.entry.slot}"  # no key, because inlets log this text
     match outcome:
         case EntryCommitted():
             return outcome
