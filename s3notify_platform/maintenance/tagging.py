@@ -26,7 +26,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.engine.values.results import Progress
+from s3notify_platform.engine.values.results import Progress, without_key
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
@@ -205,7 +205,8 @@ class _Pass:
         try:
             return self._tag(*key_and_etag)
         except RefusedError as error:
-            self.refused.append(str(error))
+            # AWS names the object in its refusal, and the text goes to logs, from which `erase` cannot remove keys.
+            self.refused.append(without_key(str(error), key_and_etag[0]))
             return "refused"
         except UnavailableError as error:
             self.unavailable.append(error)

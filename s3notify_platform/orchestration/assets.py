@@ -5,7 +5,7 @@ inputs from the run's range, and a scattered batch has no range. Sharing the ste
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -25,6 +25,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.batch_report import BatchReport
+from s3notify_platform.orchestration.batch_tags import BATCH_SECONDS, tag_objects
 from s3notify_platform.orchestration.check_results import Event
 from s3notify_platform.orchestration.dagster_internals import (
     ASSET_RESUME_RETRY_TAG,
@@ -41,6 +42,8 @@ from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.spark_jobs import spark_ingest
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.open_store import record_requests
 from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.quarantined import EVERYTHING, retry
 from s3notify_platform.table.reread import backfill, stale_slots
@@ -120,6 +123,8 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
 
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
     io = settings.io_of(context)
+    platform = io.source.location.platform
+    before, store = record_requests(platform), CountingStore(io.clients.store)
     with (
         step_failures(lambda reason: io.note_reason(context, reason)),
         heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing,
@@ -134,7 +139,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
             chained = beside.submit(_chain, io.clients, config, is_retry=PARENT_TAG in context.run.tags)
             looked = beside.submit(_segments, io.clients, config, slots)
             io.settle_commit_mode()
-            table = io.source.open_table(store=io.clients.store)
+            table = io.source.open_table(store=store)
             chain, segments = chained.result(), looked.result()
         for warning in table.warnings:
             context.log.warning(warning)
@@ -153,6 +158,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
             segments=segments,
             doing=doing,
             batch=config.batch or _asked_for(context),
+            beside=lambda: store.counts + (record_requests(platform) - before),
         )
         if settings.name in selected:
             if step.forced and config.chooses_quarantine:
@@ -163,6 +169,8 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         else:
             rounds = step.derived(slots)
         io.commit(context, rounds, acknowledgement, step)
+        if step.ingest is not None:
+            tag_objects(context.op_execution_context, io, seconds=BATCH_SECONDS)
         if step.behind:
             raise dg.Failure(f"all slots are committed, and {step.behind}", allow_retries=False)
 
@@ -205,6 +213,8 @@ class _Step:
     """The sensor's batch. Without such a batch: the id of the run that a person requested. This run is that run, or a
     retry of it.
     """
+    beside: Callable[[], Counter[str]]
+    """Counts the requests of this run so far, by kind, besides those of the engine."""
     ingest: Ingest | None = None
     behind: str = ""
     """The reason why a derived table is not up to date; "" if all derived tables are."""
@@ -356,10 +366,12 @@ class _Step:
     def report(self, reporting: float, failed: Mapping[Slot, str]) -> Iterable[Event]:
         """The events to log for the run as a whole, at its end."""
         signalled_ms = self.opened.signalled_ms
+        done = self.ingest.result() if self.ingest is not None else BatchResult()
         numbers = BatchNumbers(
             batch=self.batch,
             found_by="listing" if self.opened.listing else "queue",
-            done=self.ingest.result() if self.ingest is not None else BatchResult(),
+            done=done,
+            requests=done.requests + self.beside(),
             read_again=self._again,
             objects_derived=self._derived_objects,
             phases=self.phases() | {"report": reporting},

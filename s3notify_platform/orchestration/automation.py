@@ -27,18 +27,6 @@ RETRY_CRON: Final = "*/10 * * * *"
 IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED]
 
 
-def follow_bucket() -> dg.AutomationCondition[Any]:
-    """True for a bucket-level asset after any slot was committed, unless a run is making the asset."""
-    # `eager()` does not fit: it waits until no slot is missing, and slots without objects are always missing. If one
-    # evaluation finds both an update and the end of the previous run, `eager()` drops the update. But the previous run
-    # may have missed this update.
-    updated = dg.AutomationCondition.any_deps_updated()
-    handled = dg.AutomationCondition.newly_requested() & ~updated
-    return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
-        "when any slot was committed"
-    )
-
-
 def made_tag(asset: str) -> str:
     """The tag of a run that also makes the slot asset `asset`, for every slot that the run commits."""
     return f"s3notify-made/{asset}"

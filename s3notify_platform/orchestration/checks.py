@@ -1,7 +1,7 @@
 """Asset checks of a source: missed changes (bucket against state), settled chains, schema changes.
 
-The first check is the sweep, which also merges the small files of all tables of the source. The results name slots, but
-no keys, because Dagster's log cannot be erased.
+The first check is the sweep, which also merges the small files of all tables of the source, and tags committed objects.
+The results name slots, but no keys, because Dagster's log cannot be erased.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,7 @@ from s3notify_platform.kernel.limits import OVERDUE_SECONDS
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.maintenance.erasure import slot_assets
+from s3notify_platform.orchestration.batch_tags import tag_objects
 from s3notify_platform.orchestration.check_results import (
     COMPLETE,
     EVALUATED,
@@ -64,6 +65,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
                 case "complete":
                     yield completeness(io, context.instance)
                     merge_small_files(io, context.log)
+                    tag_objects(context.op_execution_context, io)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
                 case _:

@@ -23,9 +23,8 @@ from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import resolvable, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
 from s3notify_platform.orchestration.source_jobs import build_jobs
-from s3notify_platform.orchestration.source_services import build_services
+from s3notify_platform.orchestration.source_services import services_of
 from s3notify_platform.orchestration.source_summary import summary_spec
-from s3notify_platform.orchestration.tags_asset import build_tags
 from s3notify_platform.orchestration.upkeep import build_upkeep, queue_spec
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.bucket_settings import unusual_prefixes
@@ -42,8 +41,8 @@ _SPARK_NAMES: Final = {"config": "spark_config"}
 class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill), the sensors (polling,
-    upkeep), the checks, and the configured inlets and outlet.
+    Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill; services, if the YAML has
+    inlets or delivery), the sensors (polling, upkeep), and the checks.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -60,28 +59,25 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         slot_assets = build_slot_assets(assets)
         checks = build_checks(assets)
         ingest_job, backfill_job = build_jobs(assets, slot_assets)
+        services = services_of(
+            assets,
+            {
+                name: kind.settings()(**given.model_dump(exclude_unset=True))
+                for name, kind in SERVICES.items()
+                if (given := getattr(self, name)) is not None
+            },
+        )
         sensors = [
             build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings))),
-            build_upkeep(assets, checks, self.sweep_cron),
+            build_upkeep(assets, checks, self.sweep_cron, services),
         ]
-        own: list[dg.AssetsDefinition] = []
-        if assets.io.committed_tags:
-            tags, automation = build_tags(assets)
-            own.append(tags)
-            sensors.append(automation)
         if assets.slot_assets:
             sensors.append(SlotAutomationSensor(assets))
-        services = {
-            name: kind.settings()(**given.model_dump(exclude_unset=True))
-            for name, kind in SERVICES.items()
-            if (given := getattr(self, name)) is not None
-        }
-        jobs, keepers = build_services(assets, services)
         return dg.Definitions(
-            assets=[slot_assets, *build_following(assets), summary_spec(assets), queue_spec(assets), *own],
+            assets=[slot_assets, *build_following(assets), summary_spec(assets), queue_spec(assets)],
             asset_checks=[checks],
-            jobs=[ingest_job, backfill_job, *jobs],
-            sensors=[*sensors, *keepers],
+            jobs=[ingest_job, backfill_job],  # the upkeep's sensor brings the services' job
+            sensors=sensors,
             resources=assets.definitions,
         )
 

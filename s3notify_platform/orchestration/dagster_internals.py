@@ -18,7 +18,7 @@ one minor version. Dagster has no public way for these needs:
 - The type of an asset job: UnresolvedAssetJobDefinition.
 - Planned slots and evaluated checks: AssetMaterializationPlannedData, AssetCheckExecutionRecord,
   AssetCheckExecutionRecordStatus.
-- The due time of the sweep: get_latest_completed_cron_tick.
+- The due time of the sweep, and its job: get_latest_completed_cron_tick, ANONYMOUS_ASSET_JOB_PREFIX.
 - A batch of events at once: SqliteEventLogStorage, DagsterEventBatchMetadata.
 - Data and code versions of slots: DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
   get_input_event_pointer_tag, NULL_EVENT_POINTER.
@@ -44,6 +44,7 @@ from dagster._core.definitions.data_version import (
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.definitions.target import ANONYMOUS_ASSET_JOB_PREFIX
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import (
@@ -82,6 +83,7 @@ from dagster._utils.tags import TagConcurrencyLimitsCounter
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
+    "ANONYMOUS_ASSET_JOB_PREFIX",
     "ASSET_RESUME_RETRY_TAG",
     "AUTOMATION_CONDITION_TAG",
     "BACKFILL_ID_TAG",

@@ -1,8 +1,8 @@
-"""Inlets and outlets managed by Dagster: a job that serves, and a sensor that keeps one run of it alive.
+"""Inlets and outlets managed by Dagster: one job for all services of a source, and one run of it for each service.
 
 Theory of operation. The run's only step runs the service in a thread. The step stops the service when the run is
 terminated, or when the process that started the run has ended (the code location was stopped). The step writes a
-heartbeat. The sensor reads the runs of the job:
+heartbeat. The upkeep's sensor reads the runs of each service:
 
     no run alive ──backoff elapsed──► requested ──► serves ──failed──► no run alive, with a longer backoff
                                                     └──heartbeat stops──► reported as failed
@@ -27,18 +27,21 @@ from typing import Final
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
-from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.service import Service
 from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.run_health import ACTIVE, ENDED, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
+SERVICE_TAG: Final = "s3notify/service"
+"""Tag of a run of a service: the service's name."""
+
 INTERVAL_SECONDS: Final = 10
+"""Seconds between two looks at the services of a source."""
+
 WAITS: Final = [status for status in DagsterRunStatus if status not in (*ENDED, *ACTIVE)]
 """Statuses in which a run of a service may stay for any time."""
 
@@ -63,7 +66,7 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceState:
-    """The sensor's cursor. Times are the sensor's wall clock, in milliseconds."""
+    """What the sensor's cursor holds of a service. Times are the sensor's wall clock, in milliseconds."""
 
     epoch: str
     launched: int = 0
@@ -73,21 +76,6 @@ class ServiceState:
     """The last ended run that is counted in `failures`."""
     progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """For each run its number of heartbeats (-1: none yet), and the time when this number was first seen."""
-
-    def dumps(self) -> str:
-        """JSON, for Dagster's cursor."""
-        return _CURSOR.dump_json(self).decode()
-
-    @staticmethod
-    def loads(text: str) -> "ServiceState":
-        """The inverse of `dumps`. `CorruptError` for any other text; the remedy is to reset the cursor."""
-        try:
-            return _CURSOR.validate_json(text)
-        except ValidationError as error:
-            raise CorruptError(f"the sensor's cursor holds {text[:100]!r}: reset it") from error
-
-
-_CURSOR: Final = TypeAdapter(ServiceState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,60 +125,82 @@ def decide(name: str, state: ServiceState, runs: Sequence[RunView], clock: Clock
     )
 
 
-def build_service(
-    name: str, service: Callable[[SlotIOManager], Service], assets: SourceAssets
-) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
-    """A job that runs this service of a source, and a sensor that keeps one run of the job alive.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedServices:
+    """The services of a source by name, each as the function that builds it.
 
-    The heartbeat is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's progress is in
-    the run's log. The service's counts become observations of the asset `name`: at the end of the service, and once a
-    minute if a count has changed.
+    The heartbeat of a service is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's
+    progress is in the run's log. The service's counts become an observation of the asset `{source}_queue`: at the end
+    of the service, and once a minute if a count has changed.
     """
 
-    @dg.op(name=f"{name}_serve", required_resource_keys={assets.io_key})
-    def serve(context: dg.OpExecutionContext) -> None:
-        io = assets.io_of(context)
-        with heartbeat(io.clients.records, context.run_id):
-            _Running(context, service(io), name).wait()
+    assets: SourceAssets
+    builders: Mapping[str, Callable[[SlotIOManager], Service]]
 
-    @dg.job(
-        name=name,
-        description=f"Runs {name!r} until the run is terminated.",
-        executor_def=dg.in_process_executor,
-        tags={**assets.run_tags},
-    )
-    def job() -> None:
-        serve()
+    @property
+    def job_name(self) -> str:
+        """The name of the services' job."""
+        return f"{self.assets.name}_services"
 
-    @dg.sensor(
-        name=f"{name}_keeper",
-        description=f"Keeps one run of {name!r} alive.",
-        job=job,
-        minimum_interval_seconds=INTERVAL_SECONDS,
-        default_status=assets.sensor_status,
-        required_resource_keys={assets.io_key},
-    )
-    def keeper(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        if not context.cursor:
+    def job(self) -> dg.JobDefinition:
+        """The job. The run's config names the service; if there is only one service, the config may be left out."""
+        assets, names = self.assets, [*self.builders]
+        choice = dg.Enum(f"{assets.name}_service", [dg.EnumValue(name) for name in names])
+        field = dg.Field(choice, default_value=names[0]) if len(names) == 1 else dg.Field(choice)
+
+        @dg.op(
+            name=self._step,
+            required_resource_keys={assets.io_key},
+            config_schema={"service": field},
+        )
+        def serve(context: dg.OpExecutionContext) -> None:
+            io, name = assets.io_of(context), context.op_config["service"]
+            # A run that a person has started has no tag yet.
+            context.instance.add_run_tags(context.run_id, {SERVICE_TAG: name})
+            with heartbeat(io.clients.records, context.run_id):
+                _Running(context, self.builders[name](io), name, f"{assets.name}_queue").wait()
+
+        @dg.job(
+            name=self.job_name,
+            description=f"Runs a service of {assets.name!r} until the run is terminated: {', '.join(names)}. The "
+            "upkeep sensor keeps one run of each service alive.",
+            executor_def=dg.in_process_executor,
+            tags={**assets.run_tags},
+        )
+        def job() -> None:
+            serve()
+
+        return job
+
+    @property
+    def _step(self) -> str:
+        return f"{self.assets.name}_serve"
+
+    def keep(
+        self, name: str, before: ServiceState | None, io: SlotIOManager, instance: dg.DagsterInstance
+    ) -> tuple[ServiceTick, list[dg.RunRequest]]:
+        """Looks at the runs of one service. Reports silent runs as failed, and requests a run if no run is alive.
+
+        `before`: the state that the sensor's cursor holds; None at first. The first call requests nothing, because
+        Dagster must store the epoch before a run is requested under it.
+        """
+        if before is None:
             first = ServiceState(epoch=unique_name(SYSTEM_CLOCK)[:8])
-            return dg.SensorResult(cursor=first.dumps(), skip_reason="first tick: the next one starts it")
-        records = assets.io_of(context).clients.records
-        found = context.instance.get_runs(filters=RunsFilter(job_name=name), limit=_RUNS_MAX)
-        runs = [run_view(records, context.instance, run, waits=WAITS) for run in found]
-        tick = decide(name, ServiceState.loads(context.cursor), runs, SYSTEM_CLOCK)
+            return ServiceTick(state=first, note="the next tick starts it"), []
+        wanted = RunsFilter(job_name=self.job_name, tags={SERVICE_TAG: name})
+        found = instance.get_runs(filters=wanted, limit=_RUNS_MAX)
+        runs = [run_view(io.clients.records, instance, run, waits=WAITS) for run in found]
+        tick = decide(name, before, runs, SYSTEM_CLOCK)
         for run in found:
             if run.run_id in tick.silent:
-                context.instance.report_run_failed(
+                instance.report_run_failed(
                     run, message="the service's heartbeat stopped, or it never began; another run serves"
                 )
-        requests = [dg.RunRequest(run_key=tick.run_key)] if tick.run_key else []
-        return dg.SensorResult(
-            run_requests=requests,
-            cursor=tick.state.dumps(),
-            skip_reason=None if requests else f"{name}: {tick.note}",
+        config = {"ops": {self._step: {"config": {"service": name}}}}
+        request = dg.RunRequest(
+            job_name=self.job_name, run_key=tick.run_key, run_config=config, tags={SERVICE_TAG: name}
         )
-
-    return job, keeper
+        return tick, [request] if tick.run_key else []
 
 
 @dataclass(slots=True)
@@ -200,6 +210,7 @@ class _Running:
     _context: dg.OpExecutionContext
     _service: Service
     _name: str
+    _asset: str
     _stop: Event = field(default_factory=Event)
     # Only the step's thread writes Dagster's log. If there are too many lines, the oldest are dropped.
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
@@ -247,8 +258,8 @@ class _Running:
             self._context.log.info("%s: %s", self._name, self._lines.popleft())
 
     def _observe(self) -> None:
-        counts = dict(self._service.counts())
+        counts = {f"{self._name}_{what}": number for what, number in self._service.counts().items()}
         if counts == self._observed:
             return
         self._observed = counts
-        self._context.log_event(dg.AssetObservation(asset_key=self._name, metadata=counts))
+        self._context.log_event(dg.AssetObservation(asset_key=self._asset, metadata=counts))

@@ -1,28 +1,21 @@
-"""Services of a source that Dagster manages: the inlets and outlets that the YAML enables. A sensor keeps a run of each
-service alive.
-"""
+"""Services of a source that Dagster manages: the inlets and outlets that the YAML enables."""
 
-from collections.abc import Mapping
-
-import dagster as dg
+from collections.abc import Callable, Mapping
 
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.managed_services import build_service
+from s3notify_platform.orchestration.managed_services import ManagedServices
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
 
-def build_services(
-    assets: SourceAssets, services: Mapping[str, ServiceSettings]
-) -> tuple[list[dg.JobDefinition], list[dg.SensorDefinition]]:
-    """The jobs and sensors of these services."""
-    built = [_build_service(assets, name, settings) for name, settings in services.items()]
-    return [job for job, _ in built], [sensor for _, sensor in built]
+def services_of(assets: SourceAssets, services: Mapping[str, ServiceSettings]) -> ManagedServices:
+    """These services of a source."""
+    return ManagedServices(
+        assets=assets, builders={name: _builder(name, settings) for name, settings in services.items()}
+    )
 
 
-def _build_service(
-    assets: SourceAssets, name: str, settings: ServiceSettings
-) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
+def _builder(name: str, settings: ServiceSettings) -> Callable[[SlotIOManager], Service]:
     def service(io: SlotIOManager) -> Service:
         """The service, limited to this source: an inlet signals no other source."""
         source, place = io.source, io.source.location
@@ -41,4 +34,4 @@ def _build_service(
             )
         )
 
-    return build_service(f"{assets.name}_{name}", service, assets)
+    return service

@@ -6,6 +6,7 @@ summary if slots begin to fail or become stale without a batch. The summary name
 log cannot be erased.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,8 +38,11 @@ def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
     return dg.AssetSpec(
         f"{assets.name}_summary",
         deps=[assets.name],
-        description="Plots for each batch: rows, objects, lag, seconds by phase, requests to the store, and dollars "
-        "at AWS's list prices. After the last batch: the map of all slots, failing slots, and the "
+        description="Plots for each batch: rows, objects, lag, seconds by phase, requests, and dollars for these "
+        "requests at AWS's list prices. The requests are those that open, plan, read, stage and commit the source's "
+        "own table, and those for queue, ack chain, heartbeats and backlog on the bucket. Not counted: the sensors' "
+        "requests, other tables (slot assets, latest, clustered), tags, signals, and records in DynamoDB. After the "
+        "last batch: the map of all slots, failing slots, and the "
         "quarantine, which blocks nothing. To list quarantined keys and reasons: `s3notify quarantine "
         f"list {assets.name}`. To read them again: the job `{assets.name}_backfill` with `choose: "
         f"quarantine`, or `s3notify quarantine retry --all --name {assets.name}`.",
@@ -52,13 +56,14 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `objects_derived`: in a run that makes only slot assets, from rows that are committed already, the number of objects
-    of these slots; in other runs 0.
+    `requests`: by kind; `summary_spec` says which requests are counted. `objects_derived`: in a run that makes only
+    slot assets, from rows that are committed already, the number of objects of these slots; in other runs 0.
     """
 
     batch: str
     found_by: str
     done: BatchResult
+    requests: Counter[str]
     read_again: int
     objects_derived: int
     phases: Mapping[str, float]
@@ -97,9 +102,9 @@ class BatchNumbers:
             **lag,
             "batch_seconds": round(self.seconds, 3),
             **{f"batch_seconds_{phase}": round(took, 3) for phase, took in self.phases.items()},
-            "batch_requests": sum(done.requests.values()),
-            **{f"batch_requests_{kind}": number for kind, number in sorted(done.requests.items())},
-            "batch_dollars": dollars(done.requests),
+            "batch_requests": self.requests.total(),
+            **{f"batch_requests_{kind}": number for kind, number in sorted(self.requests.items())},
+            "batch_dollars": dollars(self.requests),
             **{name: dg.MetadataValue.json(value) for name, value in about_schema.items()},
         }
 

@@ -1,9 +1,11 @@
-"""The upkeep of a source: a sensor that finishes the work of killed writers, reports the table's freshness, and sweeps.
+"""The upkeep of a source: a sensor that finishes the work of killed writers, reports the table's freshness, sweeps, and
+keeps a run of each service alive (`managed_services`).
 
-Only the sweep needs a run. A pass of the reconciler is short, and the code server, which evaluates sensors, keeps the
-reconciler's memory between passes. Changes of the queue, newly failing slots and newly stale slots are reported at most
-once a minute. When `sweep_cron` is due, the sensor requests the sweep: a run of the checks `complete` and
-`chains_settled`.
+Only the sweep and the services need runs. If one part of a tick fails, the other parts are done nevertheless. The tick
+itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. A pass of the reconciler
+is short, and the code server, which evaluates sensors, keeps the reconciler's memory between passes. Changes of the
+queue, newly failing slots and newly stale slots are reported at most once a minute. When `sweep_cron` is due, the
+sensor requests the sweep: a run of the checks `complete` and `chains_settled`.
 
 Freshness. The queue is fresh while no change has waited for more than half of `fresh_seconds`. While the queue is
 fresh, the asset `{source}_queue` is materialized at least once in `beat_seconds`: a fifth of `fresh_seconds`, or a
@@ -13,23 +15,32 @@ if the sensor does not run. A waiting change makes the policy fail after `fresh_
 `beat_seconds` later. The policy passes while a source has nothing to do.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
 
 import dagster as dg
+from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.queue_gauges import queue_facts
 from s3notify_platform.channels.reconcile.reconciler_service import shared_reconciler
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.check_results import COMPLETE, SETTLED, chains_as_seen
-from s3notify_platform.orchestration.dagster_internals import get_latest_completed_cron_tick
+from s3notify_platform.orchestration.dagster_internals import (
+    ANONYMOUS_ASSET_JOB_PREFIX,
+    get_latest_completed_cron_tick,
+)
 from s3notify_platform.orchestration.freshness import freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.managed_services import (
+    INTERVAL_SECONDS,
+    ManagedServices,
+    ServiceState,
+)
 from s3notify_platform.orchestration.sensor_views import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.source_summary import SourceNow
@@ -65,7 +76,8 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
     return dg.AssetSpec(
         f"{assets.name}_queue",
         description=f"Changes of {assets.name!r} that wait to be ingested or delivered, plotted by topic: depth and "
-        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. The "
+        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Observations also have "
+        "the counts of inlets and delivery since their start. The "
         f"freshness policy fails if a change has waited for {assets.fresh_seconds:g} s to be committed, or "
         "if the upkeep sensor does not run.",
         kinds={"s3"},
@@ -75,35 +87,97 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
 
 
 def build_upkeep(
-    assets: SourceAssets, checks: dg.AssetChecksDefinition, sweep_cron: str
+    assets: SourceAssets, checks: dg.AssetChecksDefinition, sweep_cron: str, services: ManagedServices
 ) -> dg.SensorDefinition:
     """The sensor `{source}_upkeep`."""
+    # Dagster's UI does not list jobs of this prefix: Dagster makes such a job for each sensor of an asset selection.
+    sweep = dg.define_asset_job(
+        f"{ANONYMOUS_ASSET_JOB_PREFIX}_{assets.name}_upkeep", selection=dg.AssetSelection.checks(checks)
+    )
+    serves = (
+        f" Keeps a run of each service alive: {', '.join(services.builders)}." if services.builders else ""
+    )
 
     @dg.sensor(
         name=f"{assets.name}_upkeep",
         description=f"Finishes the work that killed writers of {assets.name!r} left incomplete: resolves their "
         "reservations, and signals their changes. Reports how fresh the table is, and which slots fail. "
-        f"Compares the whole bucket with the table ({sweep_cron}, UTC).",
-        asset_selection=dg.AssetSelection.checks(checks),
-        minimum_interval_seconds=RECONCILE_SECONDS,
+        f"Compares the whole bucket with the table ({sweep_cron}, UTC).{serves}",
+        jobs=[services.job(), sweep] if services.builders else [sweep],
+        minimum_interval_seconds=INTERVAL_SECONDS if services.builders else RECONCILE_SECONDS,
         default_status=assets.sensor_status,
     )
     def upkeep(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         with tick_of(context, assets) as (io, instance):
-            note = _reconciled(context, io)
             before = _Seen.loads(context.cursor)
-            after, requests = before.due(assets, sweep_cron)
-            events: Sequence[_Event] = ()
+            tick = _Tick(context=context, seen=replace(before, services={}))
+            for name in services.builders:
+                known = before.services.get(name)
+                with tick.part(name):
+                    tick.keep(services, name, known, io, instance)
+            with tick.part("reconciler"):
+                tick.notes.append(_reconciled(context, io))
+            with tick.part("sweep"):
+                tick.seen, requests = tick.seen.due(assets, sweep_cron, sweep.name)
+                tick.requests += requests
             if SYSTEM_CLOCK.wall_ms() - before.observed_ms >= OBSERVE_SECONDS * 1000:
-                events, after = after.look(assets, io, instance)
-            return dg.SensorResult(
-                run_requests=requests,
-                skip_reason=None if requests else note,
-                asset_events=events,
-                cursor=after.dumps(),
-            )
+                with tick.part("report"):
+                    tick.events, tick.seen = tick.seen.look(assets, io, instance)
+            return tick.result(before)
 
     return upkeep
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tick:
+    """One tick: the cursor, and what the parts have found so far."""
+
+    context: dg.SensorEvaluationContext
+    seen: "_Seen"
+    notes: list[str] = field(default_factory=list)
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    events: Sequence[_Event] = ()
+    failed: list[Exception] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Runs one part. If the part fails, the tick goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - any failure of a part must leave the other parts working
+            self.failed.append(error)
+            self.notes.append(f"{name} failed: {type(error).__name__}: {error}")
+            self.context.log.warning(self.notes[-1])
+
+    def keep(
+        self,
+        services: ManagedServices,
+        name: str,
+        known: ServiceState | None,
+        io: SlotIOManager,
+        instance: dg.DagsterInstance,
+    ) -> None:
+        """Keeps a run of a service alive. If that fails, the service's state stays as it was."""
+        if known is not None:
+            self.seen = self.seen.with_service(name, known)
+        done, requests = services.keep(name, known, io, instance)
+        self.seen = self.seen.with_service(name, done.state)
+        self.notes.append(f"{name}: {done.note}")
+        self.requests += requests
+
+    def result(self, before: "_Seen") -> dg.SensorResult:
+        """The result for Dagster. Raises the first failure if there is nothing to store."""
+        if self.failed and self.seen == before and not self.requests and not self.events:
+            raise self.failed[0]
+        note = "; ".join(self.notes)
+        if self.requests:
+            self.context.log.info(note)
+        return dg.SensorResult(
+            run_requests=self.requests,
+            skip_reason=None if self.requests else note,
+            asset_events=self.events,
+            cursor=self.seen.dumps(),
+        )
 
 
 def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
@@ -142,18 +216,22 @@ class _Seen:
     settled: bool = True
     due_at: float = 0.0
     """The time when the sweep was last due, in seconds."""
+    services: Mapping[str, ServiceState] = field(default_factory=dict)
 
-    @classmethod
-    def loads(cls, text: str | None) -> "_Seen":
+    @staticmethod
+    def loads(text: str | None) -> "_Seen":
         try:
-            return cls(**json.loads(text or "{}"))
-        except (ValueError, TypeError):  # the facts are only for people, so all of them are reported again
-            return cls()
+            return _CURSOR.validate_json(text or "{}")
+        except ValidationError:  # the facts are reported again, and the runs of the services are still found
+            return _Seen()
 
     def dumps(self) -> str:
-        return json.dumps(asdict(self))
+        return _CURSOR.dump_json(self).decode()
 
-    def due(self, assets: SourceAssets, cron: str) -> tuple["_Seen", list[dg.RunRequest]]:
+    def with_service(self, name: str, state: ServiceState) -> "_Seen":
+        return replace(self, services={**self.services, name: state})
+
+    def due(self, assets: SourceAssets, cron: str, job: str) -> tuple["_Seen", list[dg.RunRequest]]:
         """Requests the sweep if it became due since the last tick. Several missed due times count once."""
         now = datetime.fromtimestamp(SYSTEM_CLOCK.wall_ms() / 1000, UTC)
         due = get_latest_completed_cron_tick(cron, now, None)
@@ -162,6 +240,7 @@ class _Seen:
             return after, []
         swept = [dg.AssetCheckKey(dg.AssetKey(assets.name), check) for check in (COMPLETE, SETTLED)]
         request = dg.RunRequest(
+            job_name=job,
             run_key=f"{assets.name}-sweep-{due.isoformat()}",
             asset_selection=[],
             asset_check_keys=swept,
@@ -209,6 +288,9 @@ class _Seen:
             codes=codes,
             settled=settled,
         )
+
+
+_CURSOR: Final = TypeAdapter(_Seen)
 
 
 def _newest(io: SlotIOManager) -> Snapshot | None:

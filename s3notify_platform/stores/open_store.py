@@ -3,6 +3,7 @@
 A new kind of store is a file, and an item in `kinds.KINDS`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ from s3notify_platform.kernel.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols import notification_queue
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
+from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.kinds import KINDS
 
@@ -150,7 +152,20 @@ def _on_bucket(
     """Each process has one `ObjectRecordStore` for each prefix, because this object caches counters, and remembers if
     the store honours a conditional DELETE.
     """
-    return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
+    return ObjectRecordStore(_counting(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
+
+
+@lru_cache(maxsize=32)
+def _counting(bucket: S3Config) -> CountingStore:
+    """Each process has one counter of the requests for all records on a bucket."""
+    return CountingStore(open_store(bucket))
+
+
+def record_requests(bucket: S3Config) -> Counter[str]:
+    """The requests that this process has sent for records on this bucket, by kind: for queue, ack chains, heartbeats
+    and other records. Requests through a store of the caller are not counted. No request.
+    """
+    return Counter(_counting(bucket).counts)
 
 
 def queue_records(

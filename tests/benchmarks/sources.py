@@ -1,9 +1,9 @@
 """(13) A hundred sources in one development home: the gaps between polls of a source, and the resources of all sources.
 
-Three sensors of each source are on: the source's own sensor, the sensor of the automation, and the sensor of the
-reconciler. Nothing changes in the buckets. The cursor of each source says that the first batch is done, because this
-batch would find no object. A tick polls when it begins; a tick that watches polls until it ends. The gaps are the times
-between the ticks of a source. Gaps are measured for a minute, after a first minute as a warm-up.
+Two sensors of each source are on: the source's own sensor, and the sensor of the upkeep. Nothing changes in the
+buckets. The cursor of each source says that the first batch is done, because this batch would find no object. A tick
+polls when it begins; a tick that watches polls until it ends. The gaps are the times between the ticks of a source.
+Gaps are measured for a minute, after a first minute as a warm-up.
 """
 
 import time
@@ -27,7 +27,7 @@ from tests.support.sources import source_of
 
 WATCHED_SECONDS = 60.0
 LATE_SECONDS = 5.0
-SENSORS = ("sensor", "automation", "reconciler")
+SENSORS = ("sensor", "upkeep")
 PROCESSES = {"daemon": b"dagster._daemon", "code server": b"grpc", "webserver": b"dagster_webserver"}
 _LOADED = "{ repositoriesOrError { ... on RepositoryConnection { nodes { sensors { name } } } } }"
 _CURSOR = """mutation Cursor($selector: SensorSelector!, $cursor: String) {

@@ -266,30 +266,37 @@ def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
     assert "stores slot-partitioned assets only" in site.failure(result)
 
 
-def test_committed_objects_are_tagged(site_of: Callable[..., Site]) -> None:
-    """In a bucket without versioning, the asset must say what to do, and the batch must not fail."""
+def test_committed_objects_are_tagged(site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bucket without versioning, a batch must say what to do, and must not fail. If the time of a batch is over,
+    the sweep must tag the rest.
+    """
     site = site_of(committed_tags="archive=yes")
-    names = {key.to_user_string() for key in site.defs.resolve_asset_graph().get_all_asset_keys()}
-    assert "orders_tags" in names
-
-    def tag() -> dg.ExecuteInProcessResult:
-        return site.defs.resolve_implicit_global_asset_job_def().execute_in_process(
-            instance=site.instance, asset_selection=[dg.AssetKey("orders_tags")], raise_on_error=False
-        )
-
-    site.write(1, 2)
     site.settle()
-    assert not (refused := tag()).success
-    assert "enable its versioning" in site.failure(refused)
+    site.write(1, 2)
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert result.success
+    logged = [entry.user_message for entry in site.instance.all_logs(result.run_id)]
+    assert [line for line in logged if "enable its versioning" in line]
+    site.settle()
     client: Any = S3ObjectStore(site.io.source.location.platform).client
     at = {"Bucket": site.component.bucket}
     client.put_bucket_versioning(**at, VersioningConfiguration={"Status": "Enabled"})
     site.write(1, 2, body=site.line(20))
+    monkeypatch.setattr("s3notify_platform.orchestration.assets.BATCH_SECONDS", 0.0)
     site.settle()
-    result = tag()
-    assert result.success
-    (event,) = result.asset_materializations_for_node("orders_tags")
-    assert {name: value.value for name, value in event.metadata.items()} == {"slots": 2, "added": 2}
-    for slot in (1, 2):
-        found = client.get_object_tagging(**at, Key=site.key(slot))["TagSet"]
-        assert found == [{"Key": "archive", "Value": "yes"}]
+
+    def tags() -> list[tuple[str, str]]:
+        found = (client.get_object_tagging(**at, Key=site.key(slot))["TagSet"] for slot in (1, 2))
+        return [(each["Key"], each["Value"]) for every in found for each in every]
+
+    def observed() -> dict[str, object]:
+        record = site.instance.fetch_observations(dg.AssetKey("orders_summary"), limit=1).records[0]
+        assert record.asset_observation is not None
+        return {name: value.value for name, value in record.asset_observation.metadata.items()}
+
+    assert tags() == [("archive", "yes")]
+    assert observed() == {"slots_tagged": 1, "slots_left_to_tag": 1, "objects_tagged_added": 1}
+    site.sweep()
+    assert tags() == [("archive", "yes")] * 2
+    assert observed() == {"slots_tagged": 1, "slots_left_to_tag": 0, "objects_tagged_added": 1}

@@ -108,7 +108,6 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         bucket: landing
         prefix: raw/
         http: {port: 8080}
-        committed_tags: archive=yes
         run_tags:
           team: sales
           dagster-k8s/config: {container_config: {resources: {limits: {memory: 4Gi}}}}
@@ -117,13 +116,10 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         """)
     ).definitions()
     jobs = [job for job in found.resolve_all_job_defs() if not job.name.startswith("__")]
-    assert {job.name.removeprefix("orders_") for job in jobs} == {"ingest", "backfill", "http"}
+    assert {job.name.removeprefix("orders_") for job in jobs} == {"ingest", "backfill", "services"}
     for job in jobs:
         assert job.tags["team"] == "sales"
         assert json.loads(job.tags["dagster-k8s/config"]) == pod
-    automation = found.resolve_sensor_def("orders_automation")
-    assert isinstance(automation, dg.AutomationConditionSensorDefinition)
-    assert automation.run_tags["team"] == "sales"
     for name in ("orders_slots", "orders_checks"):
         step = found.resolve_implicit_global_asset_job_def().get_node_named(name).definition
         assert step.pools == {"spark"}
@@ -250,6 +246,7 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs()} == {
         *("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill", "__ASSET_JOB"),
+        *(f"__anonymous_asset_job_{name}_upkeep" for name in ("orders", "clicks")),
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {
         *("orders_sensor", "orders_slot_automation", "orders_upkeep"),
@@ -320,7 +317,7 @@ def test_everything_starts_as_the_component_says(
     site_of: Callable[..., Site], running: bool, status: str
 ) -> None:
     """`running` must apply to sensor, automation and upkeep."""
-    site = site_of(running=running, committed_tags="archive=yes")
+    site = site_of(running=running, slot_assets=["tests.support.transforms.paid_orders"], deliver={})
     repository = site.defs.get_repository_def()
     assert {sensor.default_status.name for sensor in repository.sensor_defs} == {status}
 

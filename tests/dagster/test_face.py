@@ -1,6 +1,7 @@
 """The parts of a source that Dagster shows and that need no run of their own: batches, present state, freshness."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from dagster._core.storage.event_log.base import AssetRecord
 
 from s3notify_platform.explain.prices import dollars
 from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.check_results import COMPLETE, SCHEMA, SETTLED
 from s3notify_platform.orchestration.upkeep import beat_seconds, freshness_policy
 from s3notify_platform.protocols.keyspace import Put
@@ -23,14 +25,42 @@ TRANSFORMS = "tests.support.transforms"
 CHECKS = (COMPLETE, SETTLED, SCHEMA)
 
 
-def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> None:
-    """Only the asset of the source's own table may have runs. Runs of the other assets would fill the UI."""
-    repository = site.defs.get_repository_def()
-    graph = site.defs.resolve_asset_graph()
-    assert len(graph.get_all_asset_keys()) <= 3
-    assert len([job for job in repository.get_all_jobs() if not job.name.startswith("__")]) <= 2
-    assert len(repository.sensor_defs) + len(repository.schedule_defs) <= 2
-    assert {key.to_user_string() for key in graph.executable_asset_keys} == {"orders"}
+LATEST = {"key": "id", "order_by": "amount"}
+ASSETS = {"orders", "orders_summary", "orders_queue"}
+JOBS = {"orders_ingest", "orders_backfill"}
+SENSORS = {"orders_sensor", "orders_upkeep"}
+SERVICES = {"sqs": {"queue_url": "https://queue.example/orders"}, "deliver": {}, "http": {}}
+TABLES: dict[str, Any] = {"latest": LATEST, "cluster_by": "id"}
+
+
+@pytest.mark.parametrize(
+    ("options", "tables", "jobs", "sensors"),
+    [
+        ({}, set(), set(), set()),
+        ({"committed_tags": "archive=yes"}, set(), set(), set()),
+        ({"sqs": SERVICES["sqs"]}, set(), {"orders_services"}, set()),
+        (SERVICES, set(), {"orders_services"}, set()),
+        (TABLES, {"orders_latest", "orders_clustered"}, set(), set()),
+        (SERVICES | TABLES, {"orders_latest", "orders_clustered"}, {"orders_services"}, set()),
+        ({"slot_assets": [f"{TRANSFORMS}.paid_orders"]}, {"paid_orders"}, set(), {"orders_slot_automation"}),
+    ],
+    ids=["plain", "tags", "sqs", "services", "tables", "services_and_tables", "slot_assets"],
+)
+def test_a_source_is_three_assets_two_jobs_and_two_automations(
+    options: dict[str, Any], tables: set[str], jobs: set[str], sensors: set[str]
+) -> None:
+    """Each derived table of the user adds one asset, services together add one job, and slot assets together add one
+    sensor. Only tables may have runs: runs of the other assets would fill the UI.
+    """
+    given = {"name": "orders", "bucket": "landing", "prefix": "raw/", "schema": "id bigint, amount double"}
+    defs = S3NotifyComponent(**given | options).definitions()
+    repository, graph = defs.get_repository_def(), defs.resolve_asset_graph()
+    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == ASSETS | tables
+    assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == JOBS | jobs
+    assert {sensor.name for sensor in repository.sensor_defs} == SENSORS | sensors
+    assert not repository.schedule_defs
+    assert {key.to_user_string() for key in graph.executable_asset_keys} == {"orders"} | tables
+    dg.Definitions.validate_loadable(defs)
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
@@ -128,6 +158,32 @@ def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
     assert len({event.run_id for event in events}) == len(events) == 2
 
 
+def test_requests_for_records_are_plotted_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch also pays for its queue entries, its ack chain and its heartbeats. The engine itself sends no COPY. The
+    description must say which requests are missing.
+    """
+    site.settle()
+    site.write(1)
+    (request,) = site.tick()
+    sent = iter([Counter(COPY=5), Counter(COPY=12)])
+    monkeypatch.setattr("s3notify_platform.orchestration.assets.record_requests", lambda _: next(sent))
+    assert site.launch(request).success
+    batch = site.batch()
+    assert batch["batch_requests_COPY"] == 7
+    kinds = {name.rpartition("_")[2]: n for name, n in batch.items() if name.startswith("batch_requests_")}
+    assert batch["batch_dollars"] == pytest.approx(dollars(kinds))
+    (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_summary")]
+    for missing in (
+        "the sensors' requests",
+        "slot assets",
+        "latest",
+        "tags",
+        "signals",
+        "records in DynamoDB",
+    ):
+        assert missing in str(spec.description).partition("Not counted: ")[2]
+
+
 def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) -> None:
     """The slots in flight and the failing slots must come from the sensor's state. The slots of the batch must come
     from its run.
@@ -220,6 +276,12 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
     assert queue_events(site) == [("AssetMaterialization", 0)]
 
 
+def test_a_tick_without_news_says_that_nothing_changed(site: Site) -> None:
+    """The list of ticks in the UI must tell ticks with news from ticks without."""
+    site.upkeep()
+    assert site.upkeep(later=False).skip_message == "nothing changed: the last pass was a moment ago"
+
+
 @pytest.mark.parametrize(("seconds", "fails_after"), [(900, 630), (60, 90), (0.001, 60.0005)])
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
@@ -268,7 +330,7 @@ def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> 
     assert request.tags["team"] == "sales"
 
 
-def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site], instance: dg.DagsterInstance) -> None:
+def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site]) -> None:
     """`erase` cannot remove keys of committed, rejected, failing or missed objects from a log."""
     site = site_of(max_attempts=2, format="auto", transform=f"{TRANSFORMS}.unlucky_in_python")
     site.settle()
@@ -281,7 +343,29 @@ def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site], instance: dg.Da
     site.write_silently(3)
     site.sweep()
     site.upkeep()
-    logged = [repr(entry) for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
-    assert logged
+    known = known_to_dagster(site)
     for key in (site.key(1), site.key(2), site.key(3), site.key(13), "secret-person"):
-        assert [line for line in logged if key in line] == []
+        assert [line for line in known if key in line] == []
+
+
+def known_to_dagster(site: Site) -> list[str]:
+    """The logs and tags of all runs, and the cursors."""
+    runs = site.instance.get_runs()
+    logged = [repr(entry) for run in runs for entry in site.instance.all_logs(run.run_id)]
+    assert logged
+    return [*logged, *(repr(run.tags) for run in runs), str(site.cursor), str(site.upkeep_cursor)]
+
+
+def test_the_failure_of_a_transform_that_changes_keys_names_no_key(site_of: Callable[..., Site]) -> None:
+    """The reason gets into a tag of the run, the sensor's cursor and the log."""
+    site = site_of(transform=f"{TRANSFORMS}.renaming", backoff_seconds=3600.0)
+    site.settle()
+    site.write(1)
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert "it must keep _slot, _key, _etag and _offset unchanged" in site.failure(result)
+    site.tick()
+    assert site.state.failing
+    store_cursor(site, site.cursor or "")
+    site.upkeep()
+    assert [line for line in known_to_dagster(site) if site.key(1) in line] == []

@@ -1,6 +1,7 @@
 """The first hour of a project with several sources: one run for each source loads the whole bucket."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -13,6 +14,30 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 PLAIN = {"prefix": "raw/plain/"}
 LATEST = {"prefix": "raw/latest/", "latest": {"key": "id", "order_by": "amount"}}
 PAID = {"prefix": "raw/paid/", "slot_assets": ["tests.support.transforms.paid_orders"]}
+
+
+LAUNCHERS = {
+    "default": {},
+    "warm": {
+        "run_launcher": {
+            "module": "s3notify_platform.orchestration.warm.launcher",
+            "class": "WarmRunLauncher",
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("launcher", ["default", "warm"])
+def test_the_first_tick_says_how_to_have_warm_runs(
+    ministack: S3Server, tmp_path: Path, launcher: str
+) -> None:
+    """`dg dev` alone has Dagster's default launcher, which starts Python and Spark for each run. With the warm
+    launcher, the hint would mislead.
+    """
+    with dg.instance_for_test(temp_dir=str(tmp_path), overrides=LAUNCHERS[launcher]) as instance:
+        skipped = str(Site.of(ministack, instance).evaluate().skip_message)
+    assert skipped.startswith("first tick")
+    assert ("s3notify init --dagster-home FOLDER" in skipped) == (launcher == "default")
 
 
 def test_three_sources_are_loaded_by_three_runs(

@@ -1,22 +1,32 @@
 """Services in Dagster: a real instance and real runs, one of them in a process that is terminated."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.orchestration import managed_services
+from s3notify_platform.orchestration.managed_services import SERVICE_TAG
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.open_store import queue_records
 from tests.support import service_defs
 from tests.support.endpoints import Receiver
 from tests.support.servers import S3Server
+from tests.support.site import Site
 from tests.support.waiting import until
+
+
+def config_of(service: str) -> dict[str, object]:
+    return {"ops": {"orders_serve": {"config": {"service": service}}}}
 
 
 class Home:
@@ -30,31 +40,46 @@ class Home:
         os.environ.update(self.environment)
         self.queue = NotificationQueue(queue_records(server.config(self.bucket)))
         self.scripted = service_defs.Scripted()
-        self.defs = service_defs.definitions(lambda _: self.scripted)
+        self.defs = service_defs.definitions(deliver=lambda _: self.scripted, sqs=lambda _: self.other)
+        self.other = service_defs.Scripted()
         self.cursor: str | None = None
 
-    def execute(self) -> dg.ExecuteInProcessResult:
-        return self.defs.resolve_job_def("deliver").execute_in_process(
-            instance=self.instance, raise_on_error=False
+    def execute(self, service: str = "deliver") -> dg.ExecuteInProcessResult:
+        """Runs a service as a person does who starts the job."""
+        return self.defs.resolve_job_def("orders_services").execute_in_process(
+            instance=self.instance,
+            raise_on_error=False,
+            run_config=config_of(service),
         )
 
     def tick(self) -> list[str]:
-        """Evaluates a tick as the daemon does. Returns the requested run keys."""
-        sensor = self.defs.resolve_sensor_def("deliver_keeper")
+        """Evaluates a tick as the daemon does. Returns the run keys that are requested for the service `deliver`."""
+        requests = self.evaluate().run_requests or []
+        return [str(each.run_key) for each in requests if each.tags.get(SERVICE_TAG) == "deliver"]
+
+    def evaluate(self) -> SensorExecutionData:
+        sensor = self.defs.resolve_sensor_def("orders_upkeep")
         resources = self.defs.get_repository_def().get_top_level_resources()
         with dg.build_sensor_context(
-            instance=self.instance, cursor=self.cursor, resources=resources, sensor_name=sensor.name
+            instance=self.instance,
+            cursor=self.cursor,
+            definitions=self.defs,
+            resources=resources,
+            sensor_name=sensor.name,
         ) as context:
             result = sensor.evaluate_tick(context)
         self.cursor = result.cursor
-        return [str(request.run_key) for request in result.run_requests or []]
+        return result
 
     def logged(self, run_id: str) -> str:
         return "\n".join(record.user_message for record in self.instance.all_logs(run_id))
 
     def started(self) -> dg.DagsterRun:
         return self.instance.create_run_for_job(
-            self.defs.resolve_job_def("deliver"), status=DagsterRunStatus.STARTED
+            self.defs.resolve_job_def("orders_services"),
+            run_config=config_of("deliver"),
+            status=DagsterRunStatus.STARTED,
+            tags={SERVICE_TAG: "deliver"},
         )
 
 
@@ -66,16 +91,17 @@ def home(ministack: S3Server, instance: dg.DagsterInstance, tmp_path: Path, monk
 
 
 def test_a_service_that_ends_by_itself_is_started_again(home: Home) -> None:
-    """The service's messages must be in the run's log, and its counts must be an observation."""
+    """The service's messages must be in the run's log, and its counts must be an observation of an asset that the
+    source has.
+    """
     assert home.tick() == []
     (first,) = home.tick()
     result = home.execute()
     assert result.success
     assert "deliver: begins" in home.logged(result.run_id)
     assert "deliver: ends" in home.logged(result.run_id)
-    (observed,) = home.instance.fetch_observations(dg.AssetKey("deliver"), limit=5).records
-    assert observed.asset_observation is not None
-    assert observed.asset_observation.metadata["served"].value == 1
+    assert observed(home)["deliver_served"] == 1
+    assert dg.AssetKey("orders_queue") in home.defs.resolve_asset_graph().get_all_asset_keys()
     (second,) = home.tick()
     assert first != second
 
@@ -104,10 +130,87 @@ def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
     assert len(home.tick()) == 1
 
 
+def observed(home: Home) -> dict[str, object]:
+    """The counts that the one observation of the source's queue has."""
+    (record,) = home.instance.fetch_observations(dg.AssetKey("orders_queue"), limit=5).records
+    assert record.asset_observation is not None
+    return {name: value.value for name, value in record.asset_observation.metadata.items()}
+
+
+def test_each_service_has_its_own_run(home: Home) -> None:
+    """The run of one service must not count as the run of another. The config must name the service."""
+    home.tick()
+    requests = home.evaluate().run_requests or []
+    assert {request.job_name for request in requests} == {"orders_services"}
+    named = {request.tags[SERVICE_TAG]: request.run_config["ops"]["orders_serve"] for request in requests}
+    assert named == {name: {"config": {"service": name}} for name in ("deliver", "sqs")}
+    home.started()
+    assert [request.tags[SERVICE_TAG] for request in home.evaluate().run_requests or []] == ["sqs"]
+
+
+def test_a_run_that_a_person_starts_counts_as_the_service_s_run(home: Home) -> None:
+    """The launchpad sets no tag. The step must set it."""
+    result = home.execute("sqs")
+    run = home.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags[SERVICE_TAG] == "sqs"
+    assert (home.other.served, home.scripted.served) == (1, 0)
+
+
+def test_trouble_of_one_part_of_the_upkeep_leaves_the_other_parts_working(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The services must run although the reconciler fails. The other service, the reconciler and the report must work
+    although one service cannot be looked at.
+    """
+    module = "s3notify_platform.orchestration"
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("out of order")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{module}.upkeep.shared_reconciler", fails)
+        assert home.tick() == []
+        assert len(home.tick()) == 1
+    run = home.started()
+    health, judged = managed_services.run_view, []
+
+    def view(records: object, instance: object, found: dg.DagsterRun, **more: object) -> object:
+        judged.append(found.run_id)
+        if found.run_id == run.run_id:
+            fails()
+        return health(records, instance, found, **more)  # type: ignore[arg-type]
+
+    home.cursor = json.dumps(json.loads(home.cursor or "") | {"observed_ms": 0, "facts": {}})
+    monkeypatch.setattr(f"{module}.managed_services.run_view", view)
+    before = json.loads(home.cursor)["services"]
+    result = home.evaluate()
+    assert judged == [run.run_id]
+    assert [request.tags[SERVICE_TAG] for request in result.run_requests or []] == ["sqs"]
+    assert [event.asset_key.to_user_string() for event in result.asset_events] == ["orders_queue"]
+    after = json.loads(home.cursor or "")["services"]
+    assert after["deliver"] == before["deliver"]
+    home.instance.report_run_canceled(run)
+
+
+def test_a_tick_with_nothing_to_store_fails_with_its_part(site_of: Callable[..., Site], monkeypatch) -> None:
+    """Otherwise nobody would see a reconciler that always fails."""
+    site = site_of()
+    site.upkeep()
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr("s3notify_platform.orchestration.upkeep.shared_reconciler", fails)
+    with pytest.raises(Exception, match="out of order"):
+        site.upkeep(later=False)
+    assert "reconciler failed: RuntimeError: out of order" in str(site.upkeep().skip_message)
+
+
 def terminated(home: Home, end, *, wrapped: bool) -> dg.DagsterRun:
     """Starts a serving run in a process, calls `end(process)`, and returns the run in its final state."""
     here = Path(__file__).parents[2]
-    program = "dagster job execute -m tests.support.service_defs -j deliver"
+    program = "dagster job execute -m tests.support.service_defs -j orders_services"
     command = [sys.executable, "-m", *program.split()]
     if wrapped:
         # The run is a child of another process, like a run whose parent is its code location.
@@ -147,9 +250,7 @@ def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
     record = home.queue.records.read("owners", "t")
     assert record is not None
     assert b"deliver" not in record.value
-    (observed,) = home.instance.fetch_observations(dg.AssetKey("deliver"), limit=5).records
-    assert observed.asset_observation is not None
-    assert observed.asset_observation.metadata["delivered"].value == 10
+    assert observed(home)["deliver_delivered"] == 10
     assert list(home.queue.records.scan("workers")) == []
 
 

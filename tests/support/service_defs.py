@@ -7,8 +7,11 @@ import dagster as dg
 
 from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.orchestration.assets import build_slot_assets
+from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.component import S3NotifyComponent
-from s3notify_platform.orchestration.managed_services import build_service
+from s3notify_platform.orchestration.managed_services import ManagedServices
+from s3notify_platform.orchestration.upkeep import build_upkeep, queue_spec
 
 LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
 
@@ -38,7 +41,8 @@ class Scripted:
         return {"served": self.served}
 
 
-def definitions(make=None) -> dg.Definitions:
+def definitions(**makers) -> dg.Definitions:
+    """The definitions of a source with the service `deliver`, or with the services that `makers` make."""
     component = S3NotifyComponent(
         name="orders",
         bucket=os.environ["TEST_BUCKET"],
@@ -50,12 +54,14 @@ def definitions(make=None) -> dg.Definitions:
         },
     )
     assets = component.assets()
-    job, sensor = build_service(
-        "deliver",
-        make or (lambda io: Delivery(io.source.location.queue(), egress=LOOPBACK)),
-        assets,
+    makers = makers or {"deliver": lambda io: Delivery(io.source.location.queue(), egress=LOOPBACK)}
+    checks, services = build_checks(assets), ManagedServices(assets=assets, builders=makers)
+    return dg.Definitions(
+        assets=[build_slot_assets(assets), queue_spec(assets)],
+        asset_checks=[checks],
+        sensors=[build_upkeep(assets, checks, "0 3 * * *", services)],
+        resources={assets.io_key: assets.io},
     )
-    return dg.Definitions(jobs=[job], sensors=[sensor], resources={assets.io_key: assets.io})
 
 
 defs = definitions() if "TEST_BUCKET" in os.environ else None

@@ -175,10 +175,10 @@ class Site:
         done = defs.resolve_job_def("checks").execute_in_process(instance=self.instance, raise_on_error=False)
         return {found.check_name: found for found in done.get_asset_check_evaluations()}
 
-    def upkeep(self) -> SensorExecutionData:
-        """Does a tick of the upkeep sensor, a minute after its last tick."""
+    def upkeep(self, *, later: bool = True) -> SensorExecutionData:
+        """Does a tick of the upkeep sensor. `later`: a minute after its last tick, not immediately after it."""
         sensor = self.defs.resolve_sensor_def(f"{self.name}_upkeep")
-        cursor = json.dumps(json.loads(self.upkeep_cursor or "{}") | {"observed_ms": 0})
+        cursor = json.dumps(json.loads(self.upkeep_cursor or "{}") | ({"observed_ms": 0} if later else {}))
         with dg.build_sensor_context(
             instance=self.instance,
             cursor=cursor,

@@ -35,6 +35,11 @@ def raising(orders: DataFrame) -> DataFrame:
     raise KeyError("no such thing")
 
 
+def renaming(orders: DataFrame) -> DataFrame:
+    """A wrong transform: it changes the key of each row."""
+    return orders.withColumn("_key", F.concat("_key", F.lit("x")))
+
+
 def forgetful(orders: DataFrame) -> DataFrame:
     """A wrong transform: it drops the lineage columns."""
     return orders.select("id")

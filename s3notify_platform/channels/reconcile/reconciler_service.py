@@ -81,7 +81,7 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """The requests that failed. The next pass repeats these requests."""
+    """The requests that failed, without keys. The next pass repeats these requests."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -289,7 +289,7 @@ class ReconcilerService:
             self._queue.abort_many(held)
             raise
         if not all(isinstance(outcome, EntryCommitted) for outcome in self._queue.commit_many(held)):
-            raise UnavailableError(f"{event.key!r} could not be announced in every topic")
+            raise UnavailableError("the change of an object could not be announced in every topic")
 
     def _look_at(self, topic: str, reconciled: Reconciled, *, pulled: bool) -> None:
         now = self._clock.monotonic()

@@ -111,8 +111,9 @@ class Failing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The sensor's state in Dagster's cursor: 11 KB of digests, which `ShortCursor` stores separately, and 5 bytes for
-    each slot in flight or failing.
+    """The sensor's state in Dagster's cursor: 11 KB of digests, which `ShortCursor` stores separately, 5 bytes for each
+    slot in flight, and 100 bytes and a reason for each group of failing slots, which `ShortCursor` stores separately if
+    there are many.
 
     `enumerated`: the topic's epoch in which all slots were compared; "" if all slots must be compared next. `backlog`:
     true if slots waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace

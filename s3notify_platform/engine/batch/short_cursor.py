@@ -1,10 +1,12 @@
-"""Keeps the sensor's cursor short enough for Dagster's UI: a record of the source stores the signals seen.
+"""Keeps the sensor's cursor short enough for Dagster's UI: records of the source store the signals seen, and the
+failing slots if there is much to say about them.
 
 A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
 have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written;
-its name is its hash. The new record is written before Dagster stores the new cursor, and the previous record is removed
-later. So a repeated tick always finds the record of its cursor. If a record is lost, all slots that were ever signalled
-are looked at, and no change is missed.
+its name is its hash. Failing slots are in a second record if they need more than `FAILING_MAX` characters. A new record
+is written before Dagster stores the new cursor, and the previous record is removed later. So a repeated tick always
+finds the records of its cursor. If the record of the signals is lost, all slots that were ever signalled are looked at.
+If the record of the failing slots is lost, the next batch compares everything. In both cases, no change is missed.
 """
 
 import json
@@ -29,6 +31,9 @@ store.
 MOVED_MAX: Final = 32
 """Maximum number of changed slots in the cursor itself."""
 
+FAILING_MAX: Final = 2000
+"""Maximum number of characters about failing slots in the cursor itself."""
+
 NOTHING: Final = ""
 """The record's name in the cursor of a sensor that has seen no signal. Such a cursor needs no record. No record has
 this name.
@@ -50,13 +55,18 @@ class ShortCursor:
     def loads(self, text: str) -> SensorState:
         """Returns the state. Raises `CorruptError` for an invalid text.
 
-        Cost: 1 read, or none if this process knows the record.
+        Cost: 1 read for each record that this process does not know yet.
         """
         try:
             body = json.loads(text)
             watch = body["watch"]
             if isinstance(watch, dict):
                 body["watch"] = self._whole(watch).dumps()
+            if (name := body["failing"].get("record", NOTHING)) != NOTHING:
+                if value := self._value(name):
+                    body["failing"] = json.loads(value)
+                else:
+                    body |= {"failing": {"reasons": [], "groups": []}, "enumerated": ""}
             return SensorState.loads(json.dumps(body))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CorruptError(
@@ -66,13 +76,14 @@ class ShortCursor:
     def dumps(self, state: SensorState, before: str) -> str:
         """Returns the cursor of a state. `before`: the cursor that Dagster has stored, "" if there is no cursor yet.
 
-        Cost: 1 write if more than `MOVED_MAX` slots have changed, and then 1 read and 1 removal in the next tick.
+        Cost: 1 write if more than `MOVED_MAX` slots have changed, and then 1 read and 1 removal in the next tick. The
+        same holds if failing slots have changed that need more than `FAILING_MAX` characters.
         """
-        known = _watch_of(before)
-        base, unused = str(known.get("record", NOTHING)), str(known.get("unused", NOTHING))
-        if unused != NOTHING and (found := self.records.read(PARTITION, f"{RECORD}{unused}")) is not None:
-            self.records.remove(PARTITION, found.key, expected=found.version)
-        unused, vectors = NOTHING, state.watch.digests + state.watch.entries
+        known, failed = _part_of(before, "watch"), _part_of(before, "failing")
+        for part in (known, failed):
+            self._remove(str(part.get("unused", NOTHING)))
+        base, unused = str(known.get("record", NOTHING)), NOTHING
+        vectors = state.watch.digests + state.watch.entries
         moved = _moved(self._value(base), vectors)
         if len(moved) > MOVED_MAX:
             name = blake3(vectors).hexdigest(length=16)
@@ -80,6 +91,7 @@ class ShortCursor:
                 _kept(name)[:] = [vectors]
                 base, unused, moved = name, base if name != base else NOTHING, {}
         body = json.loads(state.dumps())
+        body["failing"] = self._short(body["failing"], str(failed.get("record", NOTHING)))
         body["watch"] = {
             "slots": state.watch.slots,
             "root": state.watch.root_etag,
@@ -90,6 +102,22 @@ class ShortCursor:
             "moved": moved,
         }
         return json.dumps(body)
+
+    def _short(self, failing: dict[str, Any], record: str) -> dict[str, Any]:
+        """Returns the cursor's part about failing slots. `record`: the record that the stored cursor has for them."""
+        value = json.dumps(failing).encode()
+        if len(value) > FAILING_MAX:
+            name = blake3(value).hexdigest(length=16)
+            if name == record:
+                return {"record": record}
+            if self._written(name, value):
+                _kept(name)[:] = [value]
+                return {"record": name, "unused": record}
+        return {**failing, "unused": record}
+
+    def _remove(self, name: str) -> None:
+        if name != NOTHING and (found := self.records.read(PARTITION, f"{RECORD}{name}")) is not None:
+            self.records.remove(PARTITION, found.key, expected=found.version)
 
     def _written(self, name: str, value: bytes) -> bool:
         return isinstance(self.records.create(PARTITION, f"{RECORD}{name}", value), Written | Conflict)
@@ -124,9 +152,9 @@ class ShortCursor:
         return replace(state, root_etag=None, listed_root=None) if lost else state
 
 
-def _watch_of(cursor: str) -> Mapping[str, Any]:
+def _part_of(cursor: str, name: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(cursor)["watch"]
+        found = json.loads(cursor)[name]
     except (ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

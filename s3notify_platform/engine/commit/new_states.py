@@ -83,7 +83,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
     failed = {key: reason for key, reason in failed.items() if key not in unavailable}
     traces = {key: outcomes[key].trace for key in sorted(failed) if outcomes[key].trace}
     quarantined = _quarantined(planned, failed, traces.keys(), facts)
-    states = [_read(key, outcome, known.get(key), facts) for key, outcome in read.items()]
+    states = [_read(slot, key, outcome, known.get(key), facts) for key, outcome in read.items()]
     states += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
     states += [
         replace(known[key], expired=True, reach_end=True, reason="", trace="", again=False) for key in expired
@@ -170,14 +170,18 @@ def _quarantined(
     return {key: (failed[key] or "it could not be read")[:MAX_REASON] for key in wanted[:room]}
 
 
-def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
+def _read(
+    slot: Slot, key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts
+) -> ObjectState:
     """Returns the state of an object that was read.
 
     If the read continued earlier reads, the state also counts the rows of the earlier reads.
     """
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
-        raise CorruptError(f"{key!r}: read on from {outcome.start}, but this version has no committed state")
+        raise CorruptError(
+            f"an object of slot {slot}: read on from {outcome.start}, but its version has no committed state"
+        )
     return ObjectState(
         key=key,
         etag=outcome.etag,

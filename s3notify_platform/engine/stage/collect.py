@@ -118,8 +118,8 @@ def _foreign(
                 f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot unchanged"
             )
         error = (
-            f"the transform made rows of {row.key!r} ({row.etag}), which is not an object of this batch and of slot "
-            f"{row.slot}: it must keep _slot, _key, _etag and _offset unchanged"
+            f"the transform made rows of an object that is not of this batch and of slot {row.slot}: it must keep "
+            "_slot, _key, _etag and _offset unchanged"
         )
         failed |= {slot: FailedSlot(slot=slot, error=error) for slot in concerned}
     return failed

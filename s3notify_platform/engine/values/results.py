@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
+from urllib.parse import quote
 
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.slots import Slot
@@ -154,9 +155,13 @@ class BatchResult:
 
 
 def without_key(text: str, key: str) -> str:
-    """Removes the object's key from a reason or a traceback, also where the key is quoted. Pure."""
-    for form in (key, repr(key)[1:-1], json.dumps(key)[1:-1], json.dumps(key, ensure_ascii=False)[1:-1]):
-        text = text.replace(form, "…") if form else text
+    """Removes the object's key from a reason or a traceback, also where the key is quoted as in Python, JSON or a URL.
+    Pure.
+    """
+    forms = {key, repr(key)[1:-1], json.dumps(key)[1:-1], json.dumps(key, ensure_ascii=False)[1:-1]}
+    forms |= {quote(key, errors="replace"), quote(key, safe="", errors="replace")}
+    for form in sorted(forms - {""}, key=len, reverse=True):
+        text = text.replace(form, "…")
     return text
 
 

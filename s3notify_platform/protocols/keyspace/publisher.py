@@ -38,6 +38,8 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 class NotSignalledError(S3NotifyError):
     """Objects were written, or may have been written, but not signalled: call `Publisher.signal(error.keys)`.
 
+    A `Publisher`'s text names no key, because inlets and the reconciler write it to logs, from which `erase` cannot
+    remove keys.
     `outcomes`: the outcomes of the object writes of the same batch, in the order of the batch.
     """
 
@@ -217,7 +219,8 @@ class Publisher(LargeObjects[WriteOutcome]):
         if missing:
             cause = root_error or next(error for error in errors.values() if error)
             raise NotSignalledError(
-                f"{len(missing)} written keys were not signalled, first {missing[0]!r}: {cause}; signal them again",
+                f"{len(missing)} written keys were not signalled, the first of slot {slot_by_key[missing[0]]}: "
+                f"{cause}; signal them again",
                 missing,
             ) from cause
 

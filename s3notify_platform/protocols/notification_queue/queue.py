@@ -438,13 +438,13 @@ class NotificationQueue:
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
-    key = reservation.entry.event.key
+    event = f"an event of slot {reservation.entry.slot}"  # no key, because inlets log this text
     match outcome:
         case EntryCommitted():
             return outcome
         case Undecided(cause=cause):
-            raise UnknownOutcomeError(f"{key!r}: {cause}; push it again")
+            raise UnknownOutcomeError(f"{event}: {cause}; push it again")
         case Expired():
-            raise UnavailableError(f"{key!r} was not pushed in time; push it again")
+            raise UnavailableError(f"{event} was not pushed in time; push it again")
         case _ as unreachable:
             assert_never(unreachable)

@@ -191,7 +191,7 @@ class Reservations:
             size = bytes_of(known)
         if size > settings.max_event_bytes:
             raise UsageError(
-                f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} allows "
+                f"an event of slot {slot} has {size} bytes; topic {topic.name!r} allows "
                 f"{settings.max_event_bytes} (max_event_bytes)"
             )
         return _Draft(number=number, slot=slot, event=known, bytes=size)
@@ -231,8 +231,9 @@ class Reservations:
                         return _Created(drafts=drafts, segment=segment)
             except (UnavailableError, UsageError) as error:
                 return _Created(drafts=drafts, error=error, unsent=place)
-        key = drafts[0].event.key
-        doubt = UnknownOutcomeError(f"no reservation for {key!r} could be confirmed; try again")
+        doubt = UnknownOutcomeError(
+            f"no reservation for an event of slot {drafts[0].slot} could be confirmed; try again"
+        )
         return _Created(drafts=drafts, error=doubt)
 
     def _undo(self, created: Sequence[_Created], *, in_time: bool) -> None:

@@ -12,7 +12,7 @@ from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.kinds import KINDS
-from s3notify_platform.stores.open_store import open_reader, open_store, open_tags
+from s3notify_platform.stores.open_store import open_reader, open_store, open_tags, record_requests
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.toy_store import TOY, ToyStore
@@ -51,6 +51,17 @@ def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> S
     monkeypatch.setitem(KINDS, "toy", TOY)
     settings = {"name": "orders", "bucket": request.node.name, "prefix": "raw/", "scheme": "toy"}
     return build(settings | {"format": "jsonl", "slots": 4, "platform_bucket": f"{request.node.name}-own"})
+
+
+def test_requests_for_records_are_counted(source: Source) -> None:
+    """The records of a source and of the queue have one counter. Requests through a caller's store are not in it."""
+    place = source.location.platform
+    before = record_requests(place)
+    source.location.records().create("p", "k", b"1")
+    assert source.location.queue().records.read("p", "k") is None
+    source.location.records(open_store(place)).read("p", "k")
+    open_store(place).head("k")
+    assert record_requests(place) - before == Counter(PUT=1, GET=1)
 
 
 def test_a_source_works_on_a_new_kind_of_store(source: Source) -> None:

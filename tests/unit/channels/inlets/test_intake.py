@@ -199,6 +199,25 @@ def test_nothing_is_signalled_while_the_store_is_down(fault):
     assert site.signal("k")
 
 
+@pytest.mark.parametrize(
+    ("store", "method", "fault"),
+    [
+        ("signals", "put", Fault.THROTTLED),
+        ("records", "add", Fault.THROTTLED),
+        ("records", "create", Fault.REFUSED),
+        ("records", "replace", Fault.REFUSED),
+    ],
+)
+def test_the_cause_of_an_outage_names_no_key(store, method, fault):
+    """An inlet writes the cause to its log, and `erase` cannot remove keys from logs."""
+    site = Site()
+    getattr(site, store).schedule = lambda call: fault if call.method == method else Fault.NONE
+    accepted = site.intake.accept([event("secret-person")])
+    assert accepted.outcomes == ("unavailable",)
+    assert accepted.cause
+    assert "secret-person" not in accepted.cause
+
+
 def test_unreadable_topics_are_requested_once_for_a_batch():
     """Otherwise, in an outage, each event of a batch would cause its own requests, with retries."""
     site = Site()

@@ -155,6 +155,16 @@ def test_a_killed_reconciler_leaves_no_deadlock(world):
     assert world.keys("t") == ["a"]
 
 
+def test_errors_of_a_pass_name_no_key(world):
+    """The upkeep writes the errors to Dagster's log, and `erase` cannot remove keys from the log."""
+    world.put("secret-person", lambda: world.topic("late"))
+    reconciler = world.reconciler()
+    world.objects.schedule = lambda call: Fault.THROTTLED if call.method == "put" else Fault.NONE
+    (error,) = reconciler.reconcile().errors
+    assert "1 written keys were not signalled, the first of slot" in error
+    assert "secret-person" not in error
+
+
 def test_a_full_topic_does_not_cause_entries_in_others(world):
     """Otherwise each pass that finds one topic full would add an entry to the other topics."""
 

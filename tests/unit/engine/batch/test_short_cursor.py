@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.batch import short_cursor
-from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.engine.batch.batches import Failing, SensorState
 from s3notify_platform.engine.batch.short_cursor import MOVED_MAX, RECORD, ShortCursor
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.ports import ETag
@@ -86,6 +86,56 @@ def test_a_lost_record_costs_a_look_at_all_slots() -> None:
     state = cursor.loads(text)
     assert state.watch == WatcherState()
     assert cursor.loads(cursor.dumps(state, text)) == state
+
+
+def failing(count: int, tag: str = "") -> SensorState:
+    """A state in which each failing slot has a long reason of its own."""
+    slots = {
+        slot: Failing(
+            attempts=5, not_before_ms=1_700_000_000_000 + slot, reason=f"{tag}{slot} " * 60, group=slot
+        )
+        for slot in range(count)
+    }
+    return SensorState(epoch="e", enumerated="t", failing=slots)
+
+
+@pytest.mark.parametrize(("count", "records_needed"), [(0, 0), (3, 0), (1000, 1)])
+def test_failing_slots_with_long_reasons_leave_the_cursor_short(count: int, records_needed: int) -> None:
+    """Every slot of a feed may fail, each for a reason of its own."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    text = cursor.dumps(failing(count), "")
+    assert len(text) < SHORT
+    assert len(names(records)) == records_needed
+    short_cursor._kept.cache_clear()
+    assert cursor.loads(text) == failing(count)
+    again = cursor.dumps(cursor.loads(text), text)
+    assert (cursor.loads(again), len(names(records))) == (failing(count), records_needed)
+
+
+def test_the_record_of_failing_slots_is_removed_later() -> None:
+    """A repeated tick must find the record of its cursor. When the slots are well again, no record remains."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    text = cursor.dumps(failing(500), "")
+    newer = cursor.dumps(failing(500, "other "), text)
+    short_cursor._kept.cache_clear()
+    assert (cursor.loads(text), cursor.loads(newer)) == (failing(500), failing(500, "other "))
+    well = cursor.dumps(failing(0), newer)
+    assert cursor.loads(newer) == failing(500, "other ")
+    assert cursor.loads(cursor.dumps(failing(0), well)) == failing(0)
+    assert names(records) == []
+
+
+def test_a_lost_record_of_failing_slots_costs_a_comparison_of_everything() -> None:
+    """Nobody knows any more which slots must be requested again."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    text = cursor.dumps(failing(1000), "")
+    (record,) = records.scan(PARTITION)
+    records.remove(PARTITION, record.key, expected=record.version)
+    short_cursor._kept.cache_clear()
+    assert cursor.loads(text) == SensorState(epoch="e", enumerated="")
 
 
 def test_entries_are_kept_too() -> None:

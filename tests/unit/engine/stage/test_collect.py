@@ -140,9 +140,10 @@ def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> Non
     If neither the slot of the rows nor the slot of the object is in the batch, the whole batch fails.
     """
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
-    for foreign in (replace(stored, key="another"), replace(stored, etag="old")):
+    for foreign in (replace(stored, key="secret-person"), replace(stored, etag="old")):
         found = collected(outcome("k", 0, 100, rows=1), foreign, transformed=True)
-        assert "which is not an object of this batch" in found.failed[SLOT].error
+        assert "an object that is not of this batch and of slot 3" in found.failed[SLOT].error
+        assert "secret" not in found.failed[SLOT].error, "`erase` cannot remove keys from logs"
     found = collected(outcome("k", 0, 100, rows=1), replace(stored, slot=Slot(4)), transformed=True)
     assert found.failed.keys() == {SLOT}
     assert "of slot 4: it must keep _slot" in found.failed[SLOT].error
