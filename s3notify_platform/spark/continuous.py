@@ -376,6 +376,8 @@ class _Following:
         self._unqueued: frozenset[Slot] = frozenset()
         self._seen: Record | None = None
         self._table = ""
+        self._opened: OpenTable | None = None
+        """The table as the start opened it, for the first batch."""
         self._followed = False
         """True if the last batch followed entries; the next batch then reads entries before its decision."""
         self._untagged = 0
@@ -405,7 +407,8 @@ class _Following:
         with readers(2) as ahead:
             reading = ahead.submit(ingest.backlog.read)
             looking = ahead.submit(ingest.segments, [*self._waiting]) if follows else None
-            table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
+            table, self._opened = self._opened or self._open(), None
+            ingest.opened = table
             rescans = reading.result()
             segments = looking.result() if looking is not None else None
         if self._table not in ("", table.id):  # the table was forgotten, or replaced by another
@@ -431,6 +434,9 @@ class _Following:
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
 
+    def _open(self) -> OpenTable:
+        return self._ingest.source.open_table(expected=self._table, clock=self._ingest.clock)
+
     def _begun(self) -> Watcher:
         """Returns a watcher with the last state that any process has seen.
 
@@ -439,12 +445,14 @@ class _Following:
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
-        seen = None if self._sweep else read_seen(location)
+        seen = None
+        if not self._sweep:
+            seen, self._seen = read_seen(location)
         if seen is None:
             self._waiting = dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # added by an earlier process
         self._table = seen.table if seen else ""
-        location.open_table(platform, expected=self._table)  # raises if the table is incomplete
+        self._opened = self._open()  # raises if the table is incomplete
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

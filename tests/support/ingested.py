@@ -27,6 +27,7 @@ from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, schema_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot
+from tests.support.checked import whole
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import source_of, with_settings
@@ -82,10 +83,8 @@ class Place:
 
     def snapshot(self) -> Snapshot:
         """The newest table version, after a check."""
-        table = self.source.table()
-        found = table.newest()
-        assert isinstance(found, Snapshot)
-        assert not check_table(table, found).problems
+        found = whole(self.source.table())
+        assert found is not None
         return found
 
     def generations(self) -> dict[Slot, int]:
