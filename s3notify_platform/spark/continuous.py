@@ -131,8 +131,7 @@ class ContinuousIngest:
         outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the error. Also raises
         Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll, and 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and the
-        requests of `take`.
+        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch: 4, and those of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -376,8 +375,6 @@ class _Following:
         self._unqueued: frozenset[Slot] = frozenset()
         self._seen: Record | None = None
         self._table = ""
-        self._opened: OpenTable | None = None
-        """The table as the start opened it, for the first batch."""
         self._followed = False
         """True if the last batch followed entries; the next batch then reads entries before its decision."""
         self._untagged = 0
@@ -397,6 +394,10 @@ class _Following:
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
         if not self._waiting:
+            if (
+                ingest.opened is None
+            ):  # an incomplete table is refused at once, and not only with the next change
+                ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             if ingest.behind or not self._advanced:
                 ingest.advance("")
                 self._advanced = True
@@ -407,8 +408,7 @@ class _Following:
         with readers(2) as ahead:
             reading = ahead.submit(ingest.backlog.read)
             looking = ahead.submit(ingest.segments, [*self._waiting]) if follows else None
-            table, self._opened = self._opened or self._open(), None
-            ingest.opened = table
+            table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             rescans = reading.result()
             segments = looking.result() if looking is not None else None
         if self._table not in ("", table.id):  # the table was forgotten, or replaced by another
@@ -434,9 +434,6 @@ class _Following:
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
 
-    def _open(self) -> OpenTable:
-        return self._ingest.source.open_table(expected=self._table, clock=self._ingest.clock)
-
     def _begun(self) -> Watcher:
         """Returns a watcher with the last state that any process has seen.
 
@@ -445,14 +442,10 @@ class _Following:
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
-        seen = None
-        if not self._sweep:
-            seen, self._seen = read_seen(location)
-        if seen is None:
-            self._waiting = dict.fromkeys(location.all_slots())
+        seen, self._seen = (None, None) if self._sweep else read_seen(location)
+        self._waiting = {} if seen else dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # added by an earlier process
         self._table = seen.table if seen else ""
-        self._opened = self._open()  # raises if the table is incomplete
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

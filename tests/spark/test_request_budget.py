@@ -6,7 +6,6 @@ would not notice additional requests, which take almost no time there.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from threading import Event
@@ -25,9 +24,10 @@ from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Snapshot
-from tests.contracts.fault_proxy import Answered, FaultProxy, in_sequence
+from tests.contracts.fault_proxy import FaultProxy
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
+from tests.support.request_counts import Requests, counted
 from tests.support.servers import S3Server
 from tests.support.sources import source_of, with_settings
 from tests.support.tables import create_lease_table
@@ -39,30 +39,12 @@ ROUND_TRIP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """The number of requests by method, and the number of requests that were sent one after another."""
-
-    counts: Counter[str]
-    in_sequence: int
-
-    @property
-    def total(self) -> int:
-        return self.counts.total()
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """A source with 1000 slots; all its requests pass through the proxy."""
 
     proxy: FaultProxy
     source: Source
     publisher: QueuedPublisher
-
-    def requests(self) -> Requests:
-        """The requests since the last call."""
-        found = [*self.proxy.answered]
-        self.proxy.answered.clear()
-        return Requests(Counter(map(method_of, found)), in_sequence(found))
 
     def put(self, key: str, value: int) -> None:
         self.publisher.put(key, b'{"a":%d}\n' % value)
@@ -84,11 +66,6 @@ class Site:
         """
         config = replace(self.source.location.platform, secret_access_key="cold")
         return replace(self, source=with_settings(self.source, bucket=config, platform=config))
-
-
-def method_of(request: Answered) -> str:
-    """The method of a request to the bucket, or the operation of a request to DynamoDB."""
-    return request.headers.get("x-amz-target", request.method).rpartition(".")[2]
 
 
 @pytest.fixture
@@ -120,9 +97,7 @@ def site_of(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
             )
             queue = source.location.queue()
             queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
-            signals = Publisher(
-                S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True
-            )
+            signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
             # Caches are emptied, as in a separate process.
             records = queue_records(config, store=S3ObjectStore(config))
             writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
@@ -140,26 +115,9 @@ def site(site_of: Callable[..., Site]) -> Site:
     return site_of()
 
 
-def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
-    """The requests of each call of `put`, and of the following poll and batch."""
-    found: list[tuple[Requests, Requests]] = []
-
-    class Rests(Event):
-        puts: Requests | None = None
-
-        def wait(self, timeout: float | None = None) -> bool:
-            if self.puts is not None:
-                found.append((self.puts, site.requests()))
-            if len(found) == rounds:
-                self.set()
-                return True
-            site.requests()
-            put(len(found))
-            self.puts = site.requests()
-            return False
-
-    ingest_of(site).run(Rests(), every_seconds=0.1)
-    return found
+def counts(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
+    """The requests of each put, and of its batch by a running process."""
+    return counted(ingest_of(site), site.proxy, rounds, put)
 
 
 def ingest_of(site: Site) -> ContinuousIngest:
@@ -182,7 +140,7 @@ pack, PUT of the version, PUT of `known`, removal of the segment, and PUT of the
 
 def test_one_changed_object_needs_few_requests(site: Site) -> None:
     """The counts include the object's own PUT and GET, and the HEAD of the poll. The process is warm."""
-    _, second, third = counted(site, 3, lambda number: site.put(f"raw/{number}", 1))
+    _, second, third = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
     for puts, batch in (second, third):
         assert puts.total <= 6, puts
         assert batch.total <= 16, batch
@@ -192,7 +150,7 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 def test_an_overwritten_object_needs_few_requests_more(site: Site) -> None:
     """A known key may cost one request for its state, and two for the pack that had its rows."""
-    _, second, third = counted(site, 3, lambda number: site.put("raw/0", number + 1))
+    _, second, third = counts(site, 3, lambda number: site.put("raw/0", number + 1))
     for puts, batch in (second, third):
         assert puts.total <= 6, puts
         assert batch.total <= 16 + 1 + 2, batch
@@ -203,7 +161,7 @@ def test_an_overwritten_object_needs_few_requests_more(site: Site) -> None:
 def test_commits_by_leases_need_four_requests_more(site_of: Callable[..., Site]) -> None:
     """The lease of the version is read, taken and released. Requests to DynamoDB count like requests to the bucket."""
     site = site_of(leases=True)
-    _, second, third = counted(site, 3, lambda number: site.put(f"raw/{number}", 1))
+    _, second, third = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
     for _, batch in (second, third):
         assert batch.counts["PutItem"], batch
         assert batch.total <= 16 + 4, batch
@@ -218,13 +176,13 @@ def test_a_process_that_has_just_started_needs_few_requests_more(site: Site) -> 
     to the checkpoint, and the manifest. One reads the queue's count of entries, which the process changes later. Three
     find out whether the queue's store keeps the conditions of DELETE.
     """
-    counted(site, 2, lambda number: site.put(f"raw/{number}", 1))
+    counts(site, 2, lambda number: site.put(f"raw/{number}", 1))
     site.put("raw/cold", 1)
     newest = site.source.table().newest()
     assert isinstance(newest, Snapshot)
-    site.requests()
+    site.proxy.answered.clear()
     ingest_of(site.cold()).run(Event(), every_seconds=None)
-    batch = site.requests()
+    batch = Requests.at(site.proxy)
     assert batch.total <= 16 + 10 + newest.version + 1, batch
     assert site.values().keys() == {"raw/0", "raw/1", "raw/cold"}
 
@@ -235,7 +193,7 @@ SLOTS, OBJECTS, SEGMENTS = 500, 694, 3
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
     """694 changed objects in 500 slots may cause only two requests for each segment, and one GET for each object."""
-    _, second = counted(
+    _, second = counts(
         site, 2, lambda number: site.publish([f"raw/{number}/{each}" for each in range(OBJECTS)], 1)
     )
     puts, batch = second
@@ -247,7 +205,7 @@ def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
 def test_batch_of_overwrites_needs_two_requests_more_for_each_rewritten_pack(site: Site) -> None:
     """No key may need a request of its own, since a warm process knows the states of so few objects."""
     keys = [f"raw/{each}" for each in range(OBJECTS)]
-    _, second, third = counted(site, 3, lambda number: site.publish(keys, number + 1))
+    _, second, third = counts(site, 3, lambda number: site.publish(keys, number + 1))
     table = site.source.table()
     newest = table.newest()
     assert isinstance(newest, Snapshot)

@@ -1,4 +1,4 @@
-"""Checks a table as `s3notify table check` does. Tests call it after kills and faults, and whenever they read a table."""
+"""Checks a table as `s3notify table check` does, after kills and faults, and when a test reads rows."""
 
 from s3notify_platform.source.location import Location
 from s3notify_platform.table.check import check_table

@@ -1,5 +1,6 @@
 """The tree of the package: a file can be found by its name, and its tests by its folder."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -36,3 +37,9 @@ def test_tests_are_where_their_packages_are() -> None:
 def test_each_folder_has_a_description() -> None:
     texts = {path.parent.name: path.read_text() for path in PACKAGE.rglob("__init__.py")}
     assert [name for name, text in texts.items() if not text.lstrip("r").startswith('"""')] == []
+
+
+def test_durations_name_files_that_exist() -> None:
+    """Otherwise the order of the test files would rest on files that are gone."""
+    stored = json.loads((TESTS.parent / "durations.json").read_text())
+    assert [name for name in stored if not (TESTS.parents[1] / name).is_file()] == []

@@ -52,8 +52,8 @@ def write_seen(
 ) -> Record | None:
     """Replaces the record of the signals seen, even if another process wrote that record. Returns the new record.
 
-    `known`: the record as this process read or wrote it last. Cost: 1 write, 1 read if `known` is missing, and more requests on
-    conflicts.
+    `known`: the record as this process read or wrote it last. Cost: 1 write, 1 read if `known` is missing, and more
+    requests on conflicts.
     """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
     updates = Updates(location.records(), clock, rounds=ATTEMPTS)
