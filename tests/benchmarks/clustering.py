@@ -89,9 +89,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         _once(spark, source, config, Path(name) / "once")
         reader = SparkReader(spark=spark, source=source, folder=Path(name), repeats=REPEATS)
         engines: dict[str, Asked] = {name: partial(_asked, query) for name, query in ENGINES.items()}
-        engines["Spark, over a copy of the files on the local disk (no s3a here)"] = partial(
-            _by_spark, reader
-        )
+        engines["Spark, over a copy of the files on the local disk"] = partial(_by_spark, reader)
         return [
             _led_on(source, batches, each, led, took()),
             *_queries(config, places, engines, reader, asks),
@@ -203,7 +201,7 @@ def _filled(source: Source, batches: int, each: int) -> Seconds:
 
 
 def _once(spark: SparkSession, source: Source, config: S3Config, folder: Path) -> None:
-    """Writes the same rows by Spark, sorted, as a Delta table. Spark writes to `folder`, since it has no s3a here."""
+    """Writes the same rows by Spark, sorted, as a Delta table. Spark writes to `folder`."""
     rows = load_slots(spark, source, None).repartitionByRange(8, "dt", "customer_id")
     rows.sortWithinPartitions("dt", "customer_id").write.parquet(str(folder))
     store = FastObjectStore(config)
