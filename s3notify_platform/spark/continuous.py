@@ -394,9 +394,7 @@ class _Following:
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
         if not self._waiting:
-            if (
-                ingest.opened is None
-            ):  # an incomplete table is refused at once, and not only with the next change
+            if ingest.opened is None:  # so an incomplete table is refused before any change
                 ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             if ingest.behind or not self._advanced:
                 ingest.advance("")
