@@ -126,8 +126,7 @@ class ContinuousIngest:
         refused. During an outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the
         error. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll, and 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and the
-        requests of `take`.
+        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch: 4, and those of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -370,6 +369,8 @@ class _Following:
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
         if not self._waiting:
+            if ingest.opened is None:  # so an incomplete table is refused before any change
+                ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             if ingest.behind or not self._advanced:
                 ingest.advance("")
                 self._advanced = True
@@ -414,12 +415,10 @@ class _Following:
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
-        seen = None if self._sweep else read_seen(location)
-        if seen is None:
-            self._waiting = dict.fromkeys(location.all_slots())
+        seen, self._seen = (None, None) if self._sweep else read_seen(location)
+        self._waiting = {} if seen else dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # added by an earlier process
         self._table = seen.table if seen else ""
-        location.open_table(platform, expected=self._table)  # raises if the table is incomplete
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

@@ -6,12 +6,18 @@ clustered table, which is compacted once at the end.
 
 The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
 including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
+
+Two rows show the price of another order in the source's own table: the rows of one slot, and the rows of one object,
+which an overwrite must find. Both are read by DuckDB, which skips files and row groups by their statistics.
 """
 
-from collections.abc import Callable, Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -31,16 +37,19 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import TableSchema, described
 from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
+from tests.benchmarks.apart import apart
+from tests.benchmarks.clustering_spark import Answer, SparkReader, median_of
 from tests.benchmarks.figures import Figure, Seconds, seconds, short, times
 from tests.benchmarks.lake import embedded_spark
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.sources import source_of
-from tests.support.spark_options import named
+from tests.support.spark_options import KEY_ID, SECRET, named
 
 BUCKET = "bench-clustering"
 REPEATS = 3
@@ -55,6 +64,7 @@ SPARK = (
 )
 
 Query = Callable[[str, str, S3Config], int]
+Asked = Callable[[S3Config, str, str], Answer]
 
 
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
@@ -73,34 +83,77 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         "clustered": source.location.table_layout(source.location.clustered_name).prefix,
         "written once, sorted, by Spark": "once/",
     }
-    with embedded_spark() as spark:
-        _once(spark, source, config)
-    day = FIRST_DAY + timedelta(days=batches // 40)
-    figures = [
-        Figure(
-            what=f"{batches * each:,} rows in {batches:,} batches: what leading the clustered table on takes a batch",
-            ours=f"{short(led.each(batches))}; {_files(source, source.location.clustered_name)}",
-            instead=f"the batch itself, as if it had been read {short(Seconds((took() - led) / batches))}; "
-            f"{_files(source, None)}",
+    day, rows = FIRST_DAY + timedelta(days=batches // 40), f"{batches * each:,} rows"
+    asks = {f"one day of {rows}": f"dt = DATE '{day}'", f"one customer of {rows}": "customer_id = 4711"}
+    with tempfile.TemporaryDirectory(prefix="s3notify-clustering-") as name, embedded_spark() as spark:
+        _once(spark, source, config, Path(name) / "once")
+        reader = SparkReader(spark=spark, source=source, folder=Path(name), repeats=REPEATS)
+        engines: dict[str, Asked] = {name: partial(_asked, query) for name, query in ENGINES.items()}
+        engines["Spark, over a copy of the files on the local disk"] = partial(_by_spark, reader)
+        return [
+            _led_on(source, batches, each, led, took()),
+            *_queries(config, places, engines, reader, asks),
+            *_places(source, config, places, batches),
+        ]
+
+
+def _led_on(source: Source, batches: int, each: int, led: Seconds, whole: Seconds) -> Figure:
+    return Figure(
+        what=f"{batches * each:,} rows in {batches:,} batches: what leading the clustered table on takes a batch",
+        ours=f"{short(led.each(batches))}; {_files(source, source.location.clustered_name)}",
+        instead=f"the batch itself, as if it had been read {short(Seconds((whole - led) / batches))}; "
+        f"{_files(source, None)}",
+        ratio="–",
+    )
+
+
+def _queries(
+    config: S3Config,
+    places: Mapping[str, str],
+    engines: Mapping[str, Asked],
+    reader: SparkReader,
+    asks: Mapping[str, str],
+) -> Iterator[Figure]:
+    for what, where in asks.items():
+        for engine, asked in engines.items():
+            found = {name: asked(config, prefix, where) for name, prefix in places.items()}
+            assert len({answer.rows for answer in found.values()}) == 1, (engine, found)
+            yield Figure(
+                what=f"{what}, by {engine}",
+                ours=f"clustered {found['clustered']}",
+                instead="; ".join(
+                    f"{name} {answer}" for name, answer in found.items() if name != "clustered"
+                ),
+                ratio=times(found["as it came"].seconds, found["clustered"].seconds),
+            )
+        whole = reader.of_data_source(_proxied(config), where)
+        assert whole.rows == found["clustered"].rows
+        yield Figure(
+            what=f"{what}, by Spark's data source `s3notify`, which pushes no filters",
+            ours=f"as it came {whole}",
+            instead="it reads only the source's own table",
             ratio="–",
         )
-    ]
-    for what, where in (("one day", f"dt = DATE '{day}'"), ("one customer", "customer_id = 4711")):
-        for engine, query in ENGINES.items():
-            found = {name: _asked(query, config, prefix, where) for name, prefix in places.items()}
-            assert len({rows for _, _, rows in found.values()}) == 1
-            shown = {
-                name: f"{short(took)}, {size / (1 << 20):.1f} MB" for name, (took, size, _) in found.items()
-            }
-            figures.append(
-                Figure(
-                    what=f"{what} of {batches * each:,} rows, by {engine}",
-                    ours=f"clustered {shown['clustered']}",
-                    instead="; ".join(f"{name} {shown[name]}" for name in places if name != "clustered"),
-                    ratio=times(found["as it came"][0], found["clustered"][0]),
-                )
-            )
-    return figures
+
+
+def _places(source: Source, config: S3Config, places: Mapping[str, str], batches: int) -> Iterator[Figure]:
+    """What a slot read and an overwrite must find, in both orders."""
+    key = f"in/{batches // 2:05d}.parquet"
+    slot = slot_of(key, source.location.slots)
+    for what, where in (
+        (f"the rows of one slot of {source.location.slots:,}", f"_slot = {slot}"),
+        ("the rows of one overwritten object", f"_slot = {slot} AND _key = '{key}'"),
+    ):
+        by_slot, clustered = (
+            _asked(_by_duckdb, config, places[name], where) for name in ("as it came", "clustered")
+        )
+        assert by_slot.rows == clustered.rows > 0
+        yield Figure(
+            what=f"{what}, by DuckDB",
+            ours=f"in the table by slot {by_slot}",
+            instead=f"in the clustered table {clustered}",
+            ratio=times(clustered.seconds, by_slot.seconds),
+        )
 
 
 def _filled(source: Source, batches: int, each: int) -> Seconds:
@@ -147,17 +200,13 @@ def _filled(source: Source, batches: int, each: int) -> Seconds:
     return total
 
 
-def _once(spark: SparkSession, source: Source, config: S3Config) -> None:
-    """Writes the same rows by Spark, sorted, as a Delta table."""
+def _once(spark: SparkSession, source: Source, config: S3Config, folder: Path) -> None:
+    """Writes the same rows by Spark, sorted, as a Delta table. Spark writes to `folder`."""
     rows = load_slots(spark, source, None).repartitionByRange(8, "dt", "customer_id")
-    place = f"s3a://{BUCKET}/once"
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    for name, value in {
-        "endpoint": config.endpoint_url, "access.key": config.access_key_id, "secret.key": config.secret_access_key,
-        "path.style.access": "true",
-    }.items():  # fmt: skip
-        hadoop.set(f"fs.s3a.{name}", str(value))
-    rows.sortWithinPartitions("dt", "customer_id").write.parquet(place)
+    rows.sortWithinPartitions("dt", "customer_id").write.parquet(str(folder))
+    store = FastObjectStore(config)
+    for path in folder.glob("*.parquet"):
+        store.put(f"once/{path.name}", path.read_bytes())
     convert_to_deltalake(f"s3://{BUCKET}/once/", storage_options=_options(config))
 
 
@@ -168,22 +217,36 @@ def _files(source: Source, asset: str | None) -> str:
     return f"{len(packs):,} files, {sum(pack.size for pack in packs) / (1 << 20):.1f} MB"
 
 
-def _asked(query: Query, config: S3Config, prefix: str, where: str) -> tuple[Seconds, int, int]:
-    """Seconds of a query, bytes that the store sent, and the number of rows found."""
-    taken = []
-    for _ in range(REPEATS):
-        with seconds() as took:
-            rows = query(prefix, where, config)
-        taken.append(took())
-    with _counted(config) as (proxied, sent):
-        query(prefix, where, proxied)
-    return sorted(taken)[len(taken) // 2], sent(), rows
+def _asked(query: Query, config: S3Config, prefix: str, where: str) -> Answer:
+    """The cost of a query by an engine that reads the bucket.
+
+    Requests are counted in a separate process, since delta-rs keeps Python's lock, and so the proxy's threads, waiting.
+    """
+    took = median_of(REPEATS, lambda: query(prefix, where, config))
+    with _proxied(config) as (reached, spent):
+        rows, _ = apart(_in_process, query, prefix, where, str(reached.endpoint_url))
+        requests, size = spent()
+    return Answer(seconds=took, bytes=size, rows=rows, requests=requests)
+
+
+def _in_process(query: Query, prefix: str, where: str, endpoint_url: str) -> int:
+    """The query in a process whose environment has the credentials."""
+    keys = {"access_key_id": os.environ[KEY_ID], "secret_access_key": os.environ[SECRET]}
+    return query(prefix, where, S3Config(bucket=BUCKET, endpoint_url=endpoint_url, **keys))
+
+
+def _by_spark(reader: SparkReader, config: S3Config, prefix: str, where: str) -> Answer:
+    table = DeltaTable(f"s3://{BUCKET}/{prefix}", storage_options=_options(config))
+    return reader.of_files(table, prefix, where)
 
 
 @contextmanager
-def _counted(config: S3Config) -> Iterator[tuple[S3Config, Callable[[], int]]]:
+def _proxied(config: S3Config) -> Iterator[tuple[S3Config, Callable[[], tuple[int, int]]]]:
     with FaultProxy(str(config.endpoint_url)) as proxy:
-        yield replace(config, endpoint_url=proxy.url), lambda: sum(each.sent for each in proxy.answered)
+        yield (
+            replace(config, endpoint_url=proxy.url),
+            lambda: (len(proxy.answered), sum(each.sent for each in proxy.answered)),
+        )
 
 
 def _options(config: S3Config) -> dict[str, str]:

@@ -8,7 +8,8 @@ writes the state file. If the program is killed in between, or runs twice at the
 
 Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
 bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if
-they had been read, and `simulated_listing` lists them without a delay.
+they had been read, and `simulated_listing` lists them without a delay. The rows about requests alone are those of
+`request_rows`.
 """
 
 import io
@@ -47,6 +48,7 @@ from tests.benchmarks.lake import (
     source_of,
 )
 from tests.benchmarks.prices import kind_of
+from tests.benchmarks.request_rows import request_rows
 from tests.benchmarks.simulated_listing import listed_key, simulated_listing
 from tests.benchmarks.slow_proxy import ROUND_TRIP_MS
 from tests.benchmarks.sweeping import BUCKET, MILLION, million
@@ -92,6 +94,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         _in_bucket(spark, config, 10)  # to warm up the JVM
         figures = [_in_bucket(spark, config, total) for total in totals]
         figures.append(_in_million(spark, server, small=small))
+        figures += request_rows(spark, server, small=small)
         costs = {total: _in_slot(spark, config, total) for total in in_slot}
         most = in_slot[-1]
         hidden, _ = _in_slot(spark, config, most, overwrites="vectors")

@@ -12,7 +12,7 @@ The proxy that adds latency is a separate process on the same cores. Its CPU tim
 import asyncio
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,11 +26,13 @@ from pyspark.sql import SparkSession
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
+from tests.benchmarks.profiled import round_trips
 from tests.benchmarks.slow_proxy import FAR, slow_proxy
 from tests.benchmarks.ways import etags
 from tests.support.sources import source_of, with_settings
@@ -41,6 +43,9 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.strin
 DDL = "id bigint, name string, note string"
 
 
+CORES = 2
+"""The cores of the session."""
+
 THREADS = 32
 
 
@@ -49,19 +54,20 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     server.create_bucket(BUCKET)
     config = named(server.config(BUCKET))
     asyncio.run(_fill(config, count))
-    with embedded_spark("local[2]") as spark:
+    with embedded_spark(f"local[{CORES}]") as spark:
         boto(spark, config, limit=10)
-        figures = [_compare(spark, config, count, "near", "on loopback")]
+        near, _ = _compare(spark, config, count, "near", "on loopback")
         with slow_proxy(server.endpoint_url) as url:
             far = replace(config, endpoint_url=url)
-            figures.append(_compare(spark, far, count, "far", FAR))
-    return figures
+            slow, phases = _compare(spark, far, count, "far", FAR)
+    return [near, slow, _profile(config, phases)]
 
 
-def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where: str) -> Figure:
-    source = source_of(
-        name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
-    )
+def _compare(
+    spark: SparkSession, config: S3Config, count: int, name: str, where: str
+) -> tuple[Figure, Mapping[str, float]]:
+    """The comparison, and the seconds of our phases."""
+    source = _source(config, name)
     warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
     spark_ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
     ours, result = timed(
@@ -71,11 +77,31 @@ def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where
     phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())
     took, rows = timed(partial(boto, spark, config))
     assert rows == 10 * count
-    return Figure(
+    figure = Figure(
         what=f"{count:,} objects of 2 KB, bucket to committed table, {where}",
         ours=f"{short(ours)}: {phases}; {_requests(result)}",
         instead=f"boto3, {THREADS} threads a task, no states, slots, quarantine: {short(took)}",
         ratio=times(took, ours),
+    )
+    return figure, result.seconds
+
+
+def _profile(config: S3Config, phases: Mapping[str, float]) -> Figure:
+    """The phases of the slow run, and the requests of one of its tasks, which repeats its work in this process."""
+    whole = sum(phases.values())
+    shares = ", ".join(f"{phase} {took / whole:.0%}" for phase, took in phases.items())
+    spent = round_trips(_source(config, "profile"), CORES)
+    return Figure(
+        what="the same: where the time goes (the job's tasks read and stage)",
+        ours=f"{shares}; {spent}",
+        instead="–",
+        ratio="–",
+    )
+
+
+def _source(config: S3Config, name: str) -> Source:
+    return source_of(
+        name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
     )
 
 

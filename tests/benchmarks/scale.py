@@ -3,7 +3,7 @@
 The alternatives are in `ways`: Spark's own reader over s3a, and programs that show the limit. If the jars of s3a are
 not available, Spark reads a copy on the local disk instead, without S3. No alternative remembers earlier reads. Each
 alternative runs in a separate process. With Spark, a job of four objects is the warm-up. The alternatives read only a
-part of the objects, so their rates are compared.
+part of the objects, so their rates are compared, and their CPU seconds for the same number of objects (or bytes).
 """
 
 import subprocess
@@ -67,9 +67,11 @@ def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
         if took.rows:
             assert took.rows * ours.objects == ours.rows * took.objects, (how, took.rows, ours.rows)
         of = f" for {took.objects:,} of them" if took.objects < ours.objects else ""
-        ratio = ours.speed(big=big) / took.speed(big=big)
+        ratio = f"{ours.speed(big=big) / took.speed(big=big):.2f}×"
+        if ours.seconds.cpu and took.seconds.cpu:
+            ratio += f", CPU {took.cpu_each(big=big) / ours.cpu_each(big=big):.2f}×"
         instead = f"{how}, no states: {short(took.seconds)}{of}: {took.rate()}"
-        figures.append(Figure(what=what, ours=text, instead=instead, ratio=f"{ratio:.2f}×"))
+        figures.append(Figure(what=what, ours=text, instead=instead, ratio=ratio))
         what, text = "the same", ours.rate()
     how, took, theirs = others[0]
     figures.append(

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
-from tests.benchmarks.figures import seconds
+from tests.benchmarks.figures import Seconds, seconds
 from tests.benchmarks.lake import DDL, SCHEMA, spark_of
 
 JARS = "org.apache.hadoop:hadoop-aws:3.5.0"
@@ -42,7 +42,7 @@ FILE_BYTES = 64 << 20
 class Took:
     """The cost of one way. `reading`: the seconds from the first byte that was read to the last commit."""
 
-    seconds: float
+    seconds: Seconds
     reading: float
     objects: int
     bytes: int
@@ -54,6 +54,10 @@ class Took:
 
     def speed(self, *, big: bool) -> float:
         return (self.bytes if big else self.objects) / self.seconds
+
+    def cpu_each(self, *, big: bool) -> float:
+        """CPU seconds, without those of servers, for each byte or each object."""
+        return self.seconds.cpu / (self.bytes if big else self.objects)
 
 
 def warm_objects(config: S3Config) -> None:

@@ -31,8 +31,8 @@ from s3notify_platform.orchestration.warm.handover import Home, WorkerKey
 from s3notify_platform.orchestration.warm.supervisor import Limits, Supervisor
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.snapshot import Snapshot
 from tests.support import warm_defs
+from tests.support.checked import whole
 from tests.support.servers import S3Server
 from tests.support.site import Site
 from tests.support.waiting import until
@@ -127,10 +127,11 @@ class Warm:
         return (data.stdout or b"").decode(), (data.stderr or b"").decode()
 
     def rows(self) -> list[int]:
-        """The ids of all rows of the slot asset."""
+        """The ids of all rows of the slot asset. Its table and the source's table are checked, too."""
         table = self.site.io.source.location.table("derived")
-        found = table.newest()
-        assert isinstance(found, Snapshot)
+        assert self.site.checked() is not None
+        found = whole(table)
+        assert found is not None
         rows = read_slots(
             table.reader.store, table.layout, found.packs.values(), None, arrow_schema(found.metadata.schema)
         )

@@ -20,6 +20,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.open_store import open_store
 from tests.support.changing import place_of
+from tests.support.checked import all_whole
 from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.fuzz.objects import SCHEMA, SCHEMA_DDL, Drawn
 from tests.support.independent import differences, rows_of
@@ -235,7 +236,7 @@ class Fuzz:
         return False
 
     def settle(self, *, listing: bool) -> None:
-        """Announces all changes. Then every table must equal its bucket, and no entry may be left."""
+        """Announces all changes. Then every table must be consistent and equal its bucket, and no entry may be left."""
         self.tell_all()
         for name, source in self.sources.items():
             for _ in range(20):
@@ -245,6 +246,7 @@ class Fuzz:
                     break
             else:
                 raise AssertionError(f"{name} is never complete: {self.facts()}")
+            all_whole(source.location)
             if found := differences(self.places[name]):
                 raise AssertionError(
                     f"{name} by {'listing' if listing else 'entries'}: {found}\n{self.facts()}"

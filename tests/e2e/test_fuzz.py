@@ -46,6 +46,7 @@ from tests.support.fuzz.kills import Killer, Supervised
 from tests.support.fuzz.operations import (
     ANNOUNCED,
     BUCKET,
+    DELETED,
     HTTP,
     KEYSPACE,
     PLAIN,
@@ -74,6 +75,7 @@ LONG = 1000
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600 + OPERATIONS)]
 
 FIRST = b'{"order_id": 1, "customer": "first", "amount": "1.5"}\n'
+DELETED_WHEN = f"customer = '{DELETED}'"
 HOOK = "hook"
 SECRET = "a-secret-of-some-length"
 
@@ -84,7 +86,7 @@ attributes:
   bucket: {BUCKET}
   prefix: {PREFIX}
   format: jsonl
-  latest: {{key: order_id, order_by: amount}}
+  latest: {{key: order_id, order_by: amount, deleted_when: "{DELETED_WHEN}"}}
   cluster_by: customer, order_id
   interval_seconds: 1
   silence_seconds: 20
@@ -114,6 +116,7 @@ class Fuzz:
             commit="native",
             latest_key="order_id",
             latest_order_by="amount",
+            latest_deleted_when=DELETED_WHEN,
             cluster_by="customer, order_id",
         )
         self.feed = FeedCopy(self.source)
@@ -278,7 +281,9 @@ class Fuzz:
         table = Counter((*(row[name] for name in names), values_of(row)) for row in rows_at(shown, snapshot))
         missing, surplus = expected - table, table - expected
         if not missing and not surplus:
-            return self.feed.differences() or behind(self.source)
+            return self.feed.differences() or behind(
+                self.source, deleted=lambda row: row["customer"] == DELETED
+            )
         keys = sorted({row[0] for row in [*missing, *surplus]})
         history = "\n".join(f"{key} slot {slot_of(key)}: {self.history(key)}" for key in keys[:3])
         return (

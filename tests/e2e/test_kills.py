@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.source.location import Location
+from tests.support.checked import all_whole
+
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 ORDER = ("run", "demo", "server", "daemon", "warm", "run", "server")
@@ -53,7 +57,7 @@ def processes(folder: Path, victim: str) -> list[int]:
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
 def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None:
     """Otherwise a kill would lose or double a row. The exit code of the demo is 0 only if every written row exists
-    exactly once.
+    exactly once. The demo's tables must be consistent, too.
     """
     draw = random.Random(seed)
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
@@ -89,3 +93,5 @@ def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None
             running.wait(timeout=60)
     assert code == 0, f"killed {killed}\n{log.read_text(errors='replace')[-4000:]}"
     assert len(killed) >= KILLS * 2 // 3, killed
+    with LocalS3Server(folder / "s3") as server:
+        all_whole(Location(name="orders", platform=server.config("s3notify-demo")), "paid_orders")

@@ -10,9 +10,9 @@ import pytest
 
 from s3notify_platform.formats.csv.csv_format import HEADER_BYTES
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import COLUMNS, changing_source, place_of
+from tests.support.checked import all_whole, whole
 from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.independent import differences
 from tests.support.servers import S3Server
@@ -76,8 +76,8 @@ def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -
             driver.kill()
 
             table = source.table()
-            newest = table.newest()
-            assert isinstance(newest, Snapshot)
+            newest = whole(table)
+            assert newest is not None
             assert newest.manifest.slot(Slot(0)).pending
             assert newest.version >= KILLED_IN_ROUND - 1
             ((_, states),) = table.states.of_slots(newest.manifest.states, [Slot(0)])
@@ -96,6 +96,7 @@ def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -
                 read[key] += request.sent
     left = {key: len(body) - committed.get(key, 0) for key, body in bodies.items()}
     print(json.dumps({"committed": committed, "left": left, "read": read}))
+    all_whole(source.location)
     assert not differences(place)
     assert 0 < sum(left.values()) < sum(map(len, bodies.values())) * 0.7
     for key in bodies:

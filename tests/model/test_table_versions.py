@@ -1,6 +1,7 @@
 """Rounds of several processes over a bucket, planned at any time and committed at any later time.
 
-After each commit the table is checked as a whole: rows, rejects, states and counts agree. The content of a slot in the
+After each commit the table is checked as a whole: rows, rejects, states and counts agree. In the end `deltalake` reads
+the log and finds the same rows, and its vacuum would remove no live file. The content of a slot in the
 table is the content that some round saw. After a last round has read everything, the table equals the bucket. Objects
 are erased at any time. After an erasure, no object of the store contains the erased key.
 """
@@ -20,7 +21,9 @@ from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.versions import kept_versions
 from tests.support.clocks import HandClock
-from tests.support.log_rounds import Bucket, Rounds, slot_of_key
+from tests.support.deltalake_oracle import agrees, in_folder
+from tests.support.keyed_rounds import KeyedRounds
+from tests.support.log_rounds import Bucket, slot_of_key
 from tests.support.log_tables import LAYOUT
 from tests.support.raw_search import holding
 
@@ -47,9 +50,9 @@ class TableMachine(RuleBasedStateMachine):
         self.seen: dict[str, set[tuple[str, tuple[int, ...]]]] = {key: set() for key in KEYS}
         self.kept = [process.table.opened() for process in self.processes]
 
-    def process(self, vectors: bool) -> Rounds:
+    def process(self, vectors: bool) -> KeyedRounds:
         more = {"max_run_seconds": LONGEST}
-        return Rounds(store=self.store, clock=self.clock, vectors=vectors, more=more)
+        return KeyedRounds(store=self.store, clock=self.clock, vectors=vectors, more=more)
 
     @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=6), numbers=NUMBERS)
     def put(self, keys: set[str], numbers: tuple[int, ...]) -> None:
@@ -188,6 +191,9 @@ class TableMachine(RuleBasedStateMachine):
         process = self.process(self.processes[0].vectors)
         process.commit(process.planned(dict(self.bucket)))
         assert process.contents() == self.bucket
+        snapshot = process.table.opened()
+        with in_folder(self.store, LAYOUT) as table:
+            agrees(table, process.table.reader, snapshot, process.rows(snapshot))
 
 
 pytestmark = pytest.mark.timeout(1200)

@@ -1,5 +1,5 @@
 """Tasks die, or raise an error, because of one object. The slot is committed without this object, which goes to
-quarantine.
+quarantine. The table is checked after each death.
 """
 
 from collections.abc import Callable
@@ -61,6 +61,7 @@ def test_object_that_kills_its_task_is_quarantined(
     assert set(last.quarantined) == {at_fault}
     assert "process ended" in last.quarantined[at_fault]
     assert lake.ingest().slots[slot].status == "unchanged"
+    lake.snapshot()
 
 
 @pytest.mark.thorough
@@ -89,6 +90,7 @@ def test_dead_task_with_one_slot_is_found_at_once(
     assert ["one of them alone" in message for message in jobs] == [True], said
     objects = [message for message in said if message.startswith("slot ") and "failed, trying" in message]
     assert "trying the slot without this object" in objects[-1], said
+    lake.snapshot()
 
 
 def fails_over_negatives(rows: DataFrame) -> DataFrame:
@@ -141,6 +143,7 @@ def test_object_at_fault_is_found_behind_a_transform(
     assert state.trace.startswith("Traceback")
     assert state.trace.endswith(why)
     assert len(state.trace) <= MAX_TRACE_BYTES
+    lake.snapshot()
 
 
 def fails_on_no_rows(rows: DataFrame) -> DataFrame:

@@ -1,13 +1,12 @@
 """Counts the requests to a real server: for the put of a changed object, and for the ingest of this object by a running
-process.
+process. Overwritten objects, a process that has just started, and commits by leases have tests of their own.
 
 Sequential requests are counted, too: on a real store, each sequential request takes 20 to 60 ms. A test on loopback
 would not notice additional requests, which take almost no time there.
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from threading import Event
 
@@ -24,28 +23,19 @@ from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.open_table import OpenTable
-from tests.contracts.fault_proxy import FaultProxy, in_sequence
+from s3notify_platform.table.snapshot import Snapshot
+from tests.contracts.fault_proxy import FaultProxy
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
+from tests.support.request_counts import Requests, counted
 from tests.support.servers import S3Server
-from tests.support.sources import source_of
+from tests.support.sources import source_of, with_settings
+from tests.support.tables import create_lease_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 ROUND_TRIP_SECONDS = 0.05
 """This delay is long enough for concurrent requests to overlap."""
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """The number of requests by method, and the number of requests that were sent one after another."""
-
-    counts: Counter[str]
-    in_sequence: int
-
-    @property
-    def total(self) -> int:
-        return self.counts.total()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +46,32 @@ class Site:
     source: Source
     publisher: QueuedPublisher
 
-    def requests(self) -> Requests:
-        """The requests since the last call."""
-        found = [*self.proxy.answered]
-        self.proxy.answered.clear()
-        return Requests(Counter(each.method for each in found), in_sequence(found))
+    def put(self, key: str, value: int) -> None:
+        self.publisher.put(key, b'{"a":%d}\n' % value)
+
+    def publish(self, keys: Iterable[str], value: int) -> None:
+        body = b'{"a":%d}\n' % value
+        self.publisher.publish([Put(key=key, body=body) for key in keys])
+
+    def values(self) -> dict[str, int]:
+        """The value of each object that a test wrote. Each such object has one row."""
+        rows = [row for row in rows_of(self.source) if row["a"]]
+        found = {row["_key"]: row["a"] for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def cold(self) -> "Site":
+        """The same source, as a process that has just started sees it: with another secret, so that no cache of this
+        process is used.
+        """
+        config = replace(self.source.location.platform, secret_access_key="cold")
+        return replace(self, source=with_settings(self.source, bucket=config, platform=config))
 
 
 @pytest.fixture
-def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site_of(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
+    """Returns a function that makes a site. `leases`: True if versions are committed by leases."""
+
     def without_spark(
         _spark: object, source: Source, *, clock: Clock, opened: OpenTable | None, **_: object
     ) -> Ingest:
@@ -72,82 +79,140 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
     monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", without_spark)
     with FaultProxy(ministack.endpoint_url) as proxy:
-        config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
-        source = source_of(
-            bucket=config,
-            platform=config,
-            name="orders",
-            prefix="raw/",
-            format="jsonl",
-            schema="a int",
-            commit="native",
-        )
-        queue = source.location.queue()
-        queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
-        signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
-        # Caches are emptied, as in a separate process.
-        records = queue_records(config, store=S3ObjectStore(config))
-        writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
-        publisher = QueuedPublisher(signals, writers, bucket=config.bucket)
-        for number in range(12):  # some puts to warm up
-            publisher.put(f"raw/warm/{number}", b'{"a":0}\n')
-        proxy.before = lambda *_: time.sleep(ROUND_TRIP_SECONDS)
-        yield Site(proxy, source, publisher)
+
+        def made(*, leases: bool = False) -> Site:
+            config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
+            table = replace(ministack.table_config(), endpoint_url=proxy.url) if leases else None
+            if table is not None:
+                create_lease_table(table)
+            source = source_of(
+                bucket=config,
+                platform=config,
+                lease_table=table,
+                name="orders",
+                prefix="raw/",
+                format="jsonl",
+                schema="a int",
+                commit="dynamodb" if leases else "native",
+            )
+            queue = source.location.queue()
+            queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
+            signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
+            # Caches are emptied, as in a separate process.
+            records = queue_records(config, store=S3ObjectStore(config))
+            writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
+            publisher = QueuedPublisher(signals, writers, bucket=config.bucket)
+            for number in range(12):  # some puts to warm up
+                publisher.put(f"raw/warm/{number}", b'{"a":0}\n')
+            proxy.before = lambda *_: time.sleep(ROUND_TRIP_SECONDS)
+            return Site(proxy, source, publisher)
+
+        yield made
 
 
-def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
-    """The requests of each call of `put`, and of the following poll and batch."""
-    found: list[tuple[Requests, Requests]] = []
+@pytest.fixture
+def site(site_of: Callable[..., Site]) -> Site:
+    return site_of()
 
-    class Rests(Event):
-        puts: Requests | None = None
 
-        def wait(self, timeout: float | None = None) -> bool:
-            if self.puts is not None:
-                found.append((self.puts, site.requests()))
-            if len(found) == rounds:
-                self.set()
-                return True
-            site.requests()
-            put(len(found))
-            self.puts = site.requests()
-            return False
+def counts(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
+    """The requests of each put, and of its batch by a running process."""
+    return counted(ingest_of(site), site.proxy, rounds, put)
 
-    ingest = ContinuousIngest(
+
+def ingest_of(site: Site) -> ContinuousIngest:
+    return ContinuousIngest(
         spark=None,  # type: ignore[arg-type]  # nobody asks it
         source=site.source,
         later=lambda *_: None,
         list_seconds=0,
     )
-    ingest.run(Rests(), every_seconds=0.1)
-    return found
+
+
+IN_SEQUENCE = 1 + 9
+"""The poll's HEAD, and the batch's sequential requests.
+
+The budget of a batch does not include idle polls. An idle poll is this HEAD. The nine requests after it are: LIST of
+the signals, LIST of the queue beside the table's newest version, GET of the segment, GET of the object, PUT of the
+pack, PUT of the version, PUT of `known`, removal of the segment, and PUT of the signals seen.
+"""
 
 
 def test_one_changed_object_needs_few_requests(site: Site) -> None:
     """The counts include the object's own PUT and GET, and the HEAD of the poll. The process is warm."""
-
-    def put(number: int) -> None:
-        site.publisher.put(f"raw/{number}", b'{"a":1}\n')
-
-    _, second, third = counted(site, 3, put)
+    _, second, third = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
     for puts, batch in (second, third):
         assert puts.total <= 6, puts
         assert batch.total <= 16, batch
-        assert batch.in_sequence <= 10, batch
-    keys = [row["_key"] for row in rows_of(site.source) if row["a"]]
-    assert keys == ["raw/0", "raw/1", "raw/2"]
+        assert batch.in_sequence <= IN_SEQUENCE, batch
+    assert site.values() == {f"raw/{number}": 1 for number in range(3)}
+
+
+def test_an_overwritten_object_needs_few_requests_more(site: Site) -> None:
+    """A known key may cost one request for its state, and two for the pack that had its rows."""
+    _, second, third = counts(site, 3, lambda number: site.put("raw/0", number + 1))
+    for puts, batch in (second, third):
+        assert puts.total <= 6, puts
+        assert batch.total <= 16 + 1 + 2, batch
+        assert batch.in_sequence <= IN_SEQUENCE + 3, batch
+    assert site.values() == {"raw/0": 3}
+
+
+def test_commits_by_leases_need_four_requests_more(site_of: Callable[..., Site]) -> None:
+    """The lease of the version is read, taken and released. Requests to DynamoDB count like requests to the bucket."""
+    site = site_of(leases=True)
+    _, second, third = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
+    for _, batch in (second, third):
+        assert batch.counts["PutItem"], batch
+        assert batch.total <= 16 + 4, batch
+        assert batch.in_sequence <= IN_SEQUENCE + 4, batch
+    assert site.values() == {f"raw/{number}": 1 for number in range(3)}
+
+
+def test_a_process_that_has_just_started_needs_few_requests_more(site: Site) -> None:
+    """It may need ten requests more, and one for each version since the checkpoint.
+
+    Six of these requests read the abilities of the store, the signals seen, the rescan backlog, the topic, the pointer
+    to the checkpoint, and the manifest. One reads the queue's count of entries, which the process changes later. Three
+    find out whether the queue's store keeps the conditions of DELETE.
+    """
+    counts(site, 2, lambda number: site.put(f"raw/{number}", 1))
+    site.put("raw/cold", 1)
+    newest = site.source.table().newest()
+    assert isinstance(newest, Snapshot)
+    site.proxy.answered.clear()
+    ingest_of(site.cold()).run(Event(), every_seconds=None)
+    batch = Requests.at(site.proxy)
+    assert batch.total <= 16 + 10 + newest.version + 1, batch
+    assert site.values().keys() == {"raw/0", "raw/1", "raw/cold"}
+
+
+SLOTS, OBJECTS, SEGMENTS = 500, 694, 3
+"""The slots and objects of a batch in the tests below, and the queue's segments that name the objects."""
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
     """694 changed objects in 500 slots may cause only two requests for each segment, and one GET for each object."""
-
-    def put(number: int) -> None:
-        body = b'{"a":1}\n'
-        site.publisher.publish([Put(key=f"raw/{number}/{each}", body=body) for each in range(694)])
-
-    _, second = counted(site, 2, put)
-    slots, segments = 500, 3
+    _, second = counts(
+        site, 2, lambda number: site.publish([f"raw/{number}/{each}" for each in range(OBJECTS)], 1)
+    )
     puts, batch = second
-    assert puts.total - 694 <= slots + 20, puts
-    assert batch.total - 694 <= 40 + 2 * segments, batch
-    assert len([row for row in rows_of(site.source) if row["a"]]) == 2 * 694
+    assert puts.total - OBJECTS <= SLOTS + 20, puts
+    assert batch.total - OBJECTS <= 40 + 2 * SEGMENTS, batch
+    assert len(site.values()) == 2 * OBJECTS
+
+
+def test_batch_of_overwrites_needs_two_requests_more_for_each_rewritten_pack(site: Site) -> None:
+    """No key may need a request of its own, since a warm process knows the states of so few objects."""
+    keys = [f"raw/{each}" for each in range(OBJECTS)]
+    _, second, third = counts(site, 3, lambda number: site.publish(keys, number + 1))
+    table = site.source.table()
+    newest = table.newest()
+    assert isinstance(newest, Snapshot)
+    for version, (_, batch) in zip((newest.version - 1, newest.version), (second, third), strict=True):
+        body = table.reader.version(version)
+        assert body is not None
+        rewritten = len(body.removes)
+        assert rewritten
+        assert batch.total - OBJECTS <= 40 + 2 * SEGMENTS + 2 * rewritten, (batch, rewritten)
+    assert site.values() == dict.fromkeys(keys, 3)

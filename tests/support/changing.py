@@ -27,6 +27,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.snapshot import Absent
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.checked import all_whole
 from tests.support.independent import Place, differences
 from tests.support.sources import source_of
 from tests.support.spark_options import named
@@ -240,10 +241,11 @@ class Changing:
         return states
 
     def settled(self) -> None:
-        """Checks that table and bucket are equal, that no entry is left, and that another run reads and commits
-        nothing.
+        """Checks that the table is consistent, that table and bucket are equal, that no entry is left, and that another
+        run reads and commits nothing.
         """
         assert not self.waiting
+        all_whole(self.source.location)
         assert not differences(self.place)
         assert self.entries() == []
         generation = self.last.generation

@@ -2,7 +2,7 @@
 table's rows. The clustered rows must equal the table's rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from s3notify_platform.source.source import Source
@@ -28,8 +28,11 @@ def newest_of(rows: Sequence[Row], key: str, order_by: str) -> dict[str, Row]:
     return {name: row for name, (_, row) in best.items()}
 
 
-def behind(source: Source) -> str:
-    """Describes the derived tables whose rows differ from the source's table; empty if there are none."""
+def behind(source: Source, *, deleted: Callable[[Row], bool] = lambda _: False) -> str:
+    """Describes the derived tables whose rows differ from the source's table; empty if there are none.
+
+    `deleted`: True for rows that mark their key as deleted.
+    """
     table = source.location.table()
     found = table.newest()
     if isinstance(found, Absent):
@@ -44,12 +47,14 @@ def behind(source: Source) -> str:
             return f"{asset} is ahead: read again"
         if problems := check_table(other, held).problems:
             return f"{asset}: {problems[:3]}"
-        if wrong := _wrong(source, asset, rows, _rows(other, held)):
+        if wrong := _wrong(source, asset, rows, _rows(other, held), deleted):
             return f"{asset} as of version {held.manifest.follows.version} of {found.version}: {wrong}"
     return ""
 
 
-def _wrong(source: Source, asset: str, rows: Sequence[Row], shown: Sequence[Row]) -> str:
+def _wrong(
+    source: Source, asset: str, rows: Sequence[Row], shown: Sequence[Row], deleted: Callable[[Row], bool]
+) -> str:
     if asset == source.location.clustered_name:
         expected, found = (
             {(row["_key"], row["_offset"], str(row)) for row in some} for some in (rows, shown)
@@ -58,7 +63,9 @@ def _wrong(source: Source, asset: str, rows: Sequence[Row], shown: Sequence[Row]
         assert source.latest is not None
         (key,), (order_by,) = source.latest.key, source.latest.order_by
         expected = {
-            (name, row["_key"], row["_offset"]) for name, row in newest_of(rows, key, order_by).items()
+            (name, row["_key"], row["_offset"])
+            for name, row in newest_of(rows, key, order_by).items()
+            if not deleted(row)
         }
         found = {(row["_key"], row["_source_key"], row["_source_offset"]) for row in shown}
     missing, surplus = expected - found, found - expected

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,12 @@ from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, schema_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.versions import kept_versions
+from tests.support.checked import whole
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import source_of, with_settings
+from tests.support.waiting import until
 
 
 def rows_of(
@@ -82,11 +86,25 @@ class Place:
 
     def snapshot(self) -> Snapshot:
         """The newest table version, after a check."""
-        table = self.source.table()
-        found = table.newest()
-        assert isinstance(found, Snapshot)
-        assert not check_table(table, found).problems
+        found = whole(self.source.table())
+        assert found is not None
         return found
+
+    def moment(self) -> datetime:
+        """A moment after the newest version, by the store's clock, in whole seconds. A version that is committed after
+        this call has a later time.
+        """
+        reader = self.source.table().reader
+        made_ms = kept_versions(reader)[self.snapshot().version].modified_ms
+        moment = -(-made_ms // 1000)
+
+        def is_over() -> bool:
+            self.store.put("clock", b"")
+            found = self.store.head("clock")
+            return found is not None and found.modified_ms > moment * 1000
+
+        until(is_over)
+        return datetime.fromtimestamp(moment, UTC)
 
     def generations(self) -> dict[Slot, int]:
         """The table version that last changed each slot."""

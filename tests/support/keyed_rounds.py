@@ -28,7 +28,7 @@ from s3notify_platform.table.latest.newest_rows import NewestRows
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.log_table import LogTable, table_of
 from s3notify_platform.table.open_table import TableName
-from s3notify_platform.table.pinned_schema import TableSchema, described
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, described
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.round import RoundChange
 from s3notify_platform.table.snapshot import Snapshot
@@ -80,6 +80,10 @@ def values_of(n: int) -> dict[str, Any]:
 @dataclass(kw_only=True)
 class KeyedRounds(Rounds):
     """See the module docstring."""
+
+    def created(self) -> dict[str, Any]:
+        """Version 0 is that of a real table: it has the columns of the lineage."""
+        return {"first": described(NO_SCHEMA, created_ms=1)}
 
     def planned(self, *args: Any, **kwargs: Any) -> RoundChange:
         """See `Rounds.planned`."""

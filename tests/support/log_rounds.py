@@ -39,6 +39,9 @@ SCHEMA = pa.schema(
 Bucket = dict[str, tuple[str, tuple[int, ...]]]
 """By key, the object's ETag and the numbers of its rows."""
 
+FAILS = "fails"
+"""An object whose ETag begins with this text cannot be read: it goes to quarantine, and its earlier rows leave."""
+
 SMALL = PackSizes(target=4000, smallest=1000, fan=2, in_class=3, group=1000)
 
 
@@ -63,10 +66,14 @@ class Rounds:
 
     def __post_init__(self) -> None:
         more = {"sizes": SMALL, "vectors": self.vectors, **self.more}
-        self.table = Table(store=self.store, clock=self.clock, more=more)
+        self.table = Table(store=self.store, clock=self.clock, more=more, **self.created())
         self.whole = self.table.whole
         self.data, self.quarantine = self.whole.data, self.whole.quarantine
         self.states = self.whole.states
+
+    def created(self) -> dict[str, Any]:
+        """Arguments of `Table` for version 0."""
+        return {}
 
     def planned(
         self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None
@@ -84,6 +91,11 @@ class Rounds:
             new: dict[str, ObjectState] = {}
             for key, (etag, numbers) in there.items():
                 if key in held and held[key].etag == etag:
+                    continue
+                if etag.startswith(FAILS):
+                    new[key] = ObjectState(
+                        key=key, etag=etag, size=len(numbers), reach_end=False, reason="it cannot be read"
+                    )
                     continue
                 good = [(slot, key, etag, at, n) for at, n in enumerate(numbers) if n % 3]
                 bad = [(slot, key, etag, at, n) for at, n in enumerate(numbers) if not n % 3]

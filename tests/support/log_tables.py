@@ -34,6 +34,8 @@ class Table:
     commits: ConditionalCommit | None = None
     more: dict[str, Any] = field(default_factory=dict)
     adopt: bool = True
+    first: tuple[MetaData, Protocol] = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
+    """Metadata and protocol of version 0."""
     records: ObjectStore | None = None
     """The store of the record `known`, if the record is in another store than the table."""
 
@@ -65,8 +67,9 @@ class Table:
                 lambda held: held or Known(table=unique_name(self.clock)[:16], identity=IDENTITY)
             )
             assert known is not None
-            metadata = MetaData(id=known.table, schema=SCHEMA, created_ms=self.clock.wall_ms())
-            self.committer.create(table=known.table, metadata=metadata, protocol=Protocol())
+            metadata, protocol = self.first
+            metadata = replace(metadata, id=known.table, created_ms=self.clock.wall_ms())
+            self.committer.create(table=known.table, metadata=metadata, protocol=protocol)
             found = self.reader.open()
         assert isinstance(found, Snapshot)
         return found

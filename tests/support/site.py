@@ -23,6 +23,8 @@ from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.open_table import forget
+from s3notify_platform.table.snapshot import Snapshot
+from tests.support.checked import whole
 from tests.support.servers import S3Server
 
 
@@ -120,8 +122,13 @@ class Site:
     def line(slot: int, amount: float = 1.5) -> bytes:
         return json.dumps({"id": slot, "amount": amount}).encode() + b"\n"
 
+    def checked(self, asset: str | None = None) -> Snapshot | None:
+        """The newest version of a table, after a check; None if there is no table."""
+        return whole(self.io.source.location.table(asset))
+
     def rows(self, asset: str | None = None, slots: Iterable[int] | None = None) -> dict[int, list[int]]:
-        """The committed ids by slot."""
+        """The committed ids by slot. The table is checked, too."""
+        self.checked(asset)
         wanted = self.io.source.location.all_slots() if slots is None else [Slot(n) for n in slots]
         found: dict[int, list[int]] = {}
         for row in self.io.load(wanted, asset=asset).select("_slot", "id").toArrow().to_pylist():

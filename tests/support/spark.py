@@ -23,11 +23,11 @@ from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import Access, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
-from s3notify_platform.table.check import check_table
 from s3notify_platform.table.pinned_schema import TableSchema, schema_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.versions import Event, history, snapshot_of
+from tests.support.checked import whole
 from tests.support.sources import source_of, with_settings
 from tests.support.spark_options import named
 
@@ -130,10 +130,8 @@ class Lake:
 
     def snapshot(self) -> Snapshot:
         """The newest table version, after a check."""
-        table = self.source.table()
-        found = table.newest()
-        assert isinstance(found, Snapshot)
-        assert not check_table(table, found).problems
+        found = whole(self.source.table())
+        assert found is not None
         return found
 
     def states(self, slot: Slot, *, version: int | None = None) -> dict[str, ObjectState]:

@@ -1,6 +1,7 @@
 """The tree of the package: a file can be found by its name, and its tests by its folder."""
 
 import ast
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -76,3 +77,9 @@ def test_only_one_module_makes_sources() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == Source.__name__
     }
     assert makers == {"source/build.py"}
+
+
+def test_durations_name_files_that_exist() -> None:
+    """Otherwise the order of the test files would rest on files that are gone."""
+    stored = json.loads((TESTS.parent / "durations.json").read_text())
+    assert [name for name in stored if not (TESTS.parents[1] / name).is_file()] == []

@@ -32,19 +32,19 @@ class Seen:
     table: str = ""
 
 
-def read_seen(location: Location) -> Seen | None:
-    """Returns the signals seen so far; None if there is no record, or if the record has another slot count.
+def read_seen(location: Location) -> tuple[Seen | None, Record | None]:
+    """Returns the signals seen so far, and their record.
 
-    Cost: 1 request.
+    The signals are None if there is no record, or if the record has another slot count. Cost: 1 request.
     """
     if (record := location.records().read(PARTITION, SEEN)) is None:
-        return None
+        return None, None
     try:
         body = json.loads(record.value)
         seen = Seen(state=WatcherState.loads(body["state"]), table=body["table"])
     except (ValueError, KeyError, TypeError, CorruptError):
-        return None
-    return seen if seen.state.slots == location.slots else None
+        return None, record
+    return seen if seen.state.slots == location.slots else None, record
 
 
 def write_seen(
@@ -52,8 +52,8 @@ def write_seen(
 ) -> Record | None:
     """Replaces the record of the signals seen, even if another process wrote that record. Returns the new record.
 
-    `known`: the record as this process wrote it last. Cost: 1 write, 1 read if `known` is missing, and more requests on
-    conflicts.
+    `known`: the record as this process read or wrote it last. Cost: 1 write, 1 read if `known` is missing, and more
+    requests on conflicts.
     """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
     updates = Updates(location.records(), clock, rounds=ATTEMPTS)

@@ -18,6 +18,9 @@ SECRET_ENV = "FUZZ_SECRET"
 STALE_SECONDS = 15.0
 """The queue's setting `stale_seconds`, for writers and the reconciler."""
 
+DELETED = "deleted"
+"""The customer of rows that mark their order as deleted (`deleted_when`)."""
+
 WRITERS = 4
 QUEUED, SQS, HTTP, PLAIN = "queued", "sqs", "http", "plain"
 ANNOUNCED = (QUEUED, SQS, HTTP)
@@ -63,7 +66,11 @@ class Phase:
             # Some bodies equal an earlier body of the key, so that an earlier ETag returns.
             version = number // 40 if draw.random() < 0.1 else 1_000_000 + number
             rows = [
-                {"order_id": 100 * version + n, "customer": f"w{writer}", "amount": f"{place}.5"}
+                {
+                    "order_id": 100 * version + n,
+                    "customer": DELETED if draw.random() < 0.15 else f"w{writer}",
+                    "amount": f"{place}.5",
+                }
                 for n in range(version % 5)
             ]
             body = b"".join(json.dumps(row).encode() + b"\n" for row in rows)

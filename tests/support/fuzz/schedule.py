@@ -86,6 +86,11 @@ def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
     return rows, any(part.rejects for part in parsed)
 
 
+CUSTOMERS: Final = 20
+"""The number of different customers, which are the keys of the newest rows and the first column of the clustered
+rows.
+"""
+
 POISONED: Final = "poison-"
 
 
@@ -139,7 +144,7 @@ class Writer:
         wide = self.dice.random()
         return {
             "order_id": number + (10**12 if wide < 0.05 else 0),
-            "customer": "c",
+            "customer": f"c{self.dice.randrange(CUSTOMERS)}",
             "amount": f"x{number}" if wide > 0.95 else f"{number}.125" if wide > 0.9 else f"{number}.5",
         }
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -78,6 +79,19 @@ def test_history_lists_versions_newest_first(run: Run) -> None:
     assert (other.exit_code, "'ordres' has no table" in other.output) == (1, True)
 
 
+def test_history_tells_time_and_run(place: Place, run: Run) -> None:
+    """The time is the store's. If the batch has no run, the run is the batch."""
+    moment = place.moment()
+    place.put("b", 3)
+    place.ingest().run(place.source.location.all_slots(), batch="third", run="a-run")
+    last, second, *_ = of(run("history", "orders", "--json"))
+    assert (last["run"], second["run"]) == ("a-run", "second")
+    earlier, later = (datetime.fromisoformat(one["created"]) for one in (second, last))
+    assert moment - timedelta(seconds=1) <= earlier <= moment <= later
+    (of_slot, *_) = of(run("history", "orders", "--slot", str(slot_of("raw/b", 4)), "--json"))
+    assert (of_slot["run"], of_slot["created"]) == (last["run"], last["created"])
+
+
 def values(answer: Result) -> list[int]:
     assert answer.exit_code == 0, answer.output
     return sorted(json.loads(line)["a"] for line in answer.stdout.splitlines())
@@ -97,6 +111,20 @@ def test_rows_of_a_table_or_a_slot(run: Run) -> None:
     for missing in (("--version", "99"), ("--at", "2000-01-01")):
         gone = run("rows", "orders", *missing)
         assert (gone.exit_code, "kept" in gone.output) == (1, True)
+
+
+def test_rows_at_a_moment_between_two_versions(place: Place, run: Run) -> None:
+    """The rows are those of the earlier version, and a rollback to the moment brings them back."""
+    moment = f"{place.moment():%Y-%m-%dT%H:%M:%S}"
+    place.put("a", 12)
+    place.run("third")
+    assert values(run("rows", "orders")) == [2, 12]
+    assert values(run("rows", "orders", "--at", moment)) == [2, 10, 11]
+    assert of(run("table", "show", "orders", "--at", moment, "--json"))["version"] == 2
+    assert of(run("table", "rollback", "orders", "--at", moment, "--dry-run", "--json"))["version"] == 2
+    done = run("table", "rollback", "orders", "--at", moment)
+    assert done.exit_code == 0, done.output
+    assert values(run("rows", "orders")) == [2, 10, 11]
 
 
 def test_changes_of_an_overwritten_object(run: Run) -> None:

@@ -71,7 +71,12 @@ def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> No
 
 
 def test_version_at_a_time_is_the_newest_one_then(place: Place) -> None:
-    """A time before the first version is refused."""
+    """A time between two versions selects the earlier one. A time before the first version is refused."""
+    newest, moment = place.snapshot().version, place.moment()
+    place.put("b", 20)
+    place.run("3")
+    assert place.snapshot().version == newest + 1
+    assert version_of(place.source.location, moment) == newest
     assert version_of(place.source.location, datetime(2100, 1, 1, tzinfo=UTC)) == place.snapshot().version
     with pytest.raises(NotFoundError, match="the oldest version that is kept is 0"):
         version_of(place.source.location, datetime(2000, 1, 1, tzinfo=UTC))
