@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -83,3 +84,15 @@ def test_durations_name_files_that_exist() -> None:
     """Otherwise the order of the test files would rest on files that are gone."""
     stored = json.loads((TESTS.parent / "durations.json").read_text())
     assert [name for name in stored if not (TESTS.parents[1] / name).is_file()] == []
+
+
+def test_each_feature_of_an_original_has_its_test() -> None:
+    tests = TESTS.parent
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?` \|$", (tests / "SEEDS.md").read_text(), re.MULTILINE)
+    assert len(named) > 20
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (tests / path).is_file() or f"def {name}" not in (tests / path).read_text()
+    ]
+    assert not missing
