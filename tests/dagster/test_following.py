@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.engine.batch.heartbeats import HEARTBEATS
 from s3notify_platform.explain import explain
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.slots import Slot
@@ -83,11 +84,17 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.batch()["batch_found_by"] == "queue"
 
 
+TIMED = ("/queue/topics/", f"/{HEARTBEATS}/")
+"""Parts of the paths of requests that a process repeats after some time."""
+
+
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
     """The requests of a warm source are limited: of the requesting tick, of the run (with the object's GET), and of the
     next tick.
 
-    The last tick also sends the HEAD of an idle poll. The summary sends no request.
+    The last tick also sends the HEAD of an idle poll. The summary sends no request. Heartbeats and reads of the topic
+    are not counted, because their number depends on the speed of the machine; usually, the run reads the topic once.
+    So the budget of 22 is exceeded by this one read: a run reads the table again, as a process of its own.
     """
     site = watched
     site.write(3)
@@ -97,7 +104,7 @@ def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy)
     requests: list[int] = []
 
     def counted() -> None:
-        requests.append(len(proxy.answered))
+        requests.append(sum(not any(part in each.path for part in TIMED) for each in proxy.answered))
         proxy.answered.clear()
 
     (request,) = site.tick()
@@ -106,7 +113,8 @@ def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy)
     counted()
     assert site.tick() == []
     counted()
-    assert all(count <= limit for count, limit in zip(requests, (6, 15, 3), strict=True)), requests
+    assert all(count <= limit for count, limit in zip(requests, (6, 14, 3), strict=True)), requests
+    assert sum(requests) <= 16 + 6 + 1, requests
 
 
 def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
