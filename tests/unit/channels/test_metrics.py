@@ -87,6 +87,15 @@ def test_dead_letters_are_counted_by_their_keys() -> None:
     assert queue_facts(queue, queue.topics.get("orders"))["dead"] == 3, "these bodies cannot be decoded"
 
 
+def test_metrics_and_status_show_the_same_numbers_of_a_topic() -> None:
+    """`status` shows `stats`. Metrics never scan a topic of more than `SCANNED_MAX` entries."""
+    queue = queue_of_one(MemoryRecordStore(), HandClock())
+    shown = queue.stats("orders")
+    facts = queue_facts(queue, queue.topics.get("orders"))
+    assert facts["depth"] == 1
+    assert facts == {name: getattr(shown, name) for name in facts}
+
+
 def test_a_hanging_store_does_not_delay_the_page() -> None:
     """Otherwise counts would be missing during an outage, or old numbers of the queue would be shown for ever."""
     clock = HandClock()
