@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.help_pages import OWN, PLACE, SettingOption
+from s3notify_platform.cli.help_pages import OPTIONS, PLACE, SettingOption
 from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.setting_options import Command, Option, options, setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
@@ -211,7 +211,7 @@ def source_with(*more: str) -> Option:
 
 
 _name_option = setting_option(
-    "name", heading=OWN, help="Source of the object; needed if several sources in the YAML read the key."
+    "name", heading=OPTIONS, help="Source of the object; needed if several sources in the YAML read the key."
 )
 
 

@@ -15,8 +15,8 @@ Requests of one round, which finds the facts once:
 - A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
 - Rejects: the requests of `reading` for the slot's rejects in at most `REJECT_FILES` packs.
 
-If the object changes meanwhile, the search is repeated, up to `ROUNDS` rounds. A scan costs 1 LIST and 1 GET for each
-record, or 1 query in DynamoDB.
+If the object changes meanwhile, the search is repeated, up to `LOOK_ROUNDS` rounds. A scan costs 1 LIST and 1 GET for
+each record, or 1 query in DynamoDB.
 """
 
 from contextlib import suppress
@@ -70,7 +70,7 @@ LETTERS_MAX: Final = 500
 
 TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
-ROUNDS: Final = 3
+LOOK_ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
 """Maximum number of table versions that are searched for an object's commit. The search begins at the version for which
@@ -111,13 +111,13 @@ def explain(
         )
     objects = objects if objects is not None else open_store(source.input.bucket)
     platform = platform if platform is not None else open_store(source.location.platform)
-    for last in range(ROUNDS):
+    for last in range(LOOK_ROUNDS):
         # The object is read before the queue. The entry of an object is created before the object, and leaves the queue
         # only after the commit.
         now, no_object = _head(objects, key)
         answer = _round(source, key, sensor, platform, now=now, no_object=no_object, clock=clock)
         after, _ = _head(objects, key)
-        if last == ROUNDS - 1 or (after and after.etag) == (now and now.etag):
+        if last == LOOK_ROUNDS - 1 or (after and after.etag) == (now and now.etag):
             break
     return answer
 

@@ -58,7 +58,7 @@ class TableFacts:
         found: dict[str, int] = {}
         for name, code in codes.items():
             if name == source.name:
-                found[name] = self.total(lambda facts, code=code: facts.is_stale(code))
+                found[name] = sum(facts.is_stale(code) for facts in self.slots.values())
             else:
                 with suppress(S3NotifyError):
                     found[name] = len(stale_slots(source.location.table(name), code))

@@ -36,14 +36,12 @@ from s3notify_platform.table.delta.metadata import VECTORS, raised
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest, SlotFacts
 from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.retype import RESTARTS
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, state_of
 from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.versions import ROLLBACK, history, kept_versions, snapshot_of
 
 HOLDER: Final = f"table {ROLLBACK}"
-
-RESTARTS: Final = 2
-"""After this number of conflicts with other writers, the rollback makes the other writers wait."""
 
 REFUSED_MEANWHILE: Final = 5
 """The maximum number of attempts. Each attempt reads the log again, because another engine may have committed

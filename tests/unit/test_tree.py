@@ -1,6 +1,8 @@
 """The tree of the package: a file can be found by its name, and its tests by its folder."""
 
-from collections import Counter
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import s3notify_platform
@@ -36,3 +38,31 @@ def test_tests_are_where_their_packages_are() -> None:
 def test_each_folder_has_a_description() -> None:
     texts = {path.parent.name: path.read_text() for path in PACKAGE.rglob("__init__.py")}
     assert [name for name, text in texts.items() if not text.lstrip("r").startswith('"""')] == []
+
+
+def test_a_number_has_one_name_and_a_name_one_number() -> None:
+    """Otherwise a reader who knows one module's `ATTEMPTS` would misread the other module's. `kernel/limits.py` has the
+    numbers that modules share.
+    """
+    found: dict[str, set[float]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for name, number in numbers_of(path):
+            found[name].add(number)
+    assert {name for name, values in found.items() if len(values) > 1} == set()
+
+
+def numbers_of(path: Path) -> Iterator[tuple[str, float]]:
+    """The names of a module's numbers. A number may be an arithmetic expression."""
+    for statement in ast.parse(path.read_text()).body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                pass
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pass
+            case _:
+                continue
+        kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+        if name.isupper() and all(isinstance(part, kinds) for part in ast.walk(value)):
+            number = eval(compile(ast.Expression(value), path.name, "eval"))
+            if isinstance(number, int | float):
+                yield name.removeprefix("_"), number
