@@ -16,7 +16,6 @@ from s3notify_platform.engine.jobs import Jobs
 from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round
 from s3notify_platform.engine.read.splits import may_be_cut
 from s3notify_platform.engine.stage.collect import StagedPart
-from s3notify_platform.engine.values.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.engine.values.results import (
     BatchResult,
     Progress,
@@ -26,6 +25,7 @@ from s3notify_platform.engine.values.results import (
     added_result,
     without_key,
 )
+from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import OUTAGES
 from s3notify_platform.kernel.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS

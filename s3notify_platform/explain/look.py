@@ -51,13 +51,13 @@ from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.changes import StateChange, key_hash
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import EMPTY_SLOT
 from s3notify_platform.table.quarantined import first_rejects, rejects_packs
 from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.state_changes import StateChange, key_hash
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.changes import StateChange, encode, fits_inline
 from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.state_changes import StateChange, encode, fits_inline
 from s3notify_platform.table.states.state_levels import StateSet
 
 MANIFEST_BYTES: Final = 256 << 10

@@ -10,7 +10,7 @@ import pytest
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.values.plan import Plan
+from s3notify_platform.engine.values.slot_plan import Plan
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import Slot, slot_of

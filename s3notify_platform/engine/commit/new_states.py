@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.engine.values.slot_plan import SlotPlan
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import MAX_FAILING_OBJECTS, MAX_REASON, MAX_UNFORESEEN
@@ -60,7 +60,7 @@ class Settled:
 
 
 def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
-    """Settles a slot. `outcomes`: the joined outcome of each object that had to be read (`object_outcome.joined`).
+    """Settles a slot. `outcomes`: the joined outcome of each object that had to be read (`object_read.joined`).
 
     Raises `CorruptError` if a read continued from an offset, but the committed state belongs to another object version.
     """

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from s3notify_platform.engine.plan.compare_columns import Listed, compared
 from s3notify_platform.engine.plan.queued_versions import named_versions
-from s3notify_platform.engine.values.plan import Planned, SlotPlan, planned_rows
 from s3notify_platform.engine.values.row_schema import Batches, numbers_of, runs_of
-from s3notify_platform.engine.values.rows import (
+from s3notify_platform.engine.values.slot_plan import Planned, SlotPlan, planned_rows
+from s3notify_platform.engine.values.task_rows import (
     LISTED,
     FailedSlot,
     Requests,

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructField, StructType
 from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import TASK_BYTES, cut
-from s3notify_platform.engine.values.object_outcome import Outcome
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.engine.values.task_rows import ReadObject
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.errors import ConflictError, UnavailableError, UsageError

@@ -10,7 +10,6 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.changes import key_hash
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.follow import Kind, Rebuilt, Step
 from s3notify_platform.table.latest.latest_build import BuiltPart, facts_of, states_of
@@ -28,6 +27,7 @@ from s3notify_platform.table.proposal import Change
 from s3notify_platform.table.round import RoundChange
 from s3notify_platform.table.row_changes import RowChanges
 from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.state_changes import key_hash
 
 COLLECTED_BYTES: Final = 64 << 20
 """When this number of Arrow bytes of rows is collected, all rows except the newest row of each key are dropped."""

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.maintenance import vacuum
+from s3notify_platform.maintenance import vacuuming
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -39,7 +39,7 @@ def run(place: Place) -> Run:
 def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run prints names, counts and bytes, and deletes nothing. The next vacuum deletes exactly these objects."""
     month_ms = 30 * 86_400_000
-    monkeypatch.setattr(vacuum, "store_now_ms", lambda *_: SYSTEM_CLOCK.wall_ms() + month_ms)
+    monkeypatch.setattr(vacuuming, "store_now_ms", lambda *_: SYSTEM_CLOCK.wall_ms() + month_ms)
     table = place.source.table()
     table.committer.checkpoint(place.snapshot())
     assert run("vacuum", "orders").exit_code == 0, "the first pass records the checkpoint"

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from s3notify_platform.kernel.errors import CorruptError, FencedError, NotFoundError, UsageError
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.versions import history, snapshot_of, version_at
