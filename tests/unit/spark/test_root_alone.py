@@ -25,7 +25,7 @@ from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import source_of, with_settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("briefly_known")]
 
 SLOTS = 20
 ROW = b'{"a":1}\n'
