@@ -20,8 +20,8 @@ from s3notify_platform.protocols.keyspace import root_key, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.probe import PROBE
 
-POLL_SECONDS: Final = 0.25
-PATIENCE_SECONDS: Final = 8.0
+ARRIVAL_POLL_SECONDS: Final = 0.25
+ARRIVAL_SECONDS: Final = 8.0
 ASK_SECONDS: Final = 2.0
 LOOKED_AT_MAX: Final = 10_000
 """The search for the newest object reads at most this many listed objects."""
@@ -47,7 +47,7 @@ def probe_arrival(
     """Seconds from the end of a write until the change was in the queue; None if the change did not arrive within
     `wait_seconds`.
 
-    `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, the wait ends.
+    `hopeless`: called every few seconds after `ARRIVAL_SECONDS`; if it returns True, the wait ends.
 
     `RefusedError`: the bucket may not be written to. The call leaves nothing behind. If this process is killed, the
     next probe of the source takes over the topic, and the hidden object stays. Cost: about 10 requests, and 4 more for
@@ -65,7 +65,7 @@ def probe_arrival(
             raise
         if isinstance(outcome, Unknown):
             raise UnavailableError(f"it is unknown if {key!r} was written: {outcome.cause}; try again")
-        began, asked = clock.monotonic(), PATIENCE_SECONDS
+        began, asked = clock.monotonic(), ARRIVAL_SECONDS
         while (waited := clock.monotonic() - began) < wait_seconds:
             if any(entry.event.key == key for entry in queue.entries(name, [0])):
                 return waited
@@ -73,7 +73,7 @@ def probe_arrival(
                 if hopeless():
                     return None
                 asked = waited + ASK_SECONDS
-            clock.sleep(POLL_SECONDS)
+            clock.sleep(ARRIVAL_POLL_SECONDS)
         return None
     finally:
         with suppress(NotFoundError):  # a concurrent probe deleted the object; one probe may return None

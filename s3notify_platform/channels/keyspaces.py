@@ -9,7 +9,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Topic
 from s3notify_platform.protocols.notification_queue.topic_settings import check_slots
 from s3notify_platform.protocols.source_enumerator import Choice
-from s3notify_platform.stores.config import OWN
+from s3notify_platform.stores.config import OWN_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,5 +64,5 @@ def named_in_root(
 
 def source_of(signals: str) -> str:
     """The source whose signals are below this prefix by default; "" if the prefix is not a default prefix. Pure."""
-    usual = re.fullmatch(rf"{re.escape(OWN)}([^/]+)/keyspace/", signals)
+    usual = re.fullmatch(rf"{re.escape(OWN_PREFIX)}([^/]+)/keyspace/", signals)
     return usual[1] if usual else ""

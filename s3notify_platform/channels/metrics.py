@@ -27,13 +27,13 @@ from s3notify_platform.stores.sdk import REPEATED, SENT
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-LOOK_SECONDS: Final = 60.0
+QUEUE_LOOK_SECONDS: Final = 60.0
 """Minimum time between two readings of the queue, even if the page is requested more often."""
 
-KEPT_SECONDS: Final = 3 * LOOK_SECONDS
+KEPT_SECONDS: Final = 3 * QUEUE_LOOK_SECONDS
 """Age after which the numbers of a reading are no longer shown."""
 
-TOPICS_MAX: Final = 100
+MEASURED_TOPICS_MAX: Final = 100
 
 GAUGES: Final = frozenset({"shards", "failing_slots"})
 """Counts that can also decrease."""
@@ -99,7 +99,7 @@ class Metrics:
         due; never waits.
         """
         age = None if self._looked_at is None else self._clock.monotonic() - self._looked_at
-        due = self._queue is not None and (age is None or age >= LOOK_SECONDS)
+        due = self._queue is not None and (age is None or age >= QUEUE_LOOK_SECONDS)
         if due and self._looking.acquire(blocking=False):
             Thread(target=self._look, name="metrics", daemon=True).start()
         return self._topics if age is not None and age < KEPT_SECONDS else {}
@@ -108,7 +108,7 @@ class Metrics:
         assert self._queue is not None
         found: dict[str, Mapping[str, float]] = {}
         try:
-            for topic in islice(self._queue.topics.all(), TOPICS_MAX):
+            for topic in islice(self._queue.topics.all(), MEASURED_TOPICS_MAX):
                 with suppress(S3NotifyError):  # an error of one topic does not hide the others
                     found[topic.name] = queue_facts(self._queue, topic)
         except S3NotifyError:

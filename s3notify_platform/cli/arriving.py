@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from s3notify_platform.deploy.events.event_setup import EventSetup
     from s3notify_platform.source.source import Source
 
-WAIT_SECONDS: Final = 45.0
+PROBE_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
@@ -32,7 +32,7 @@ class Events:
 def examine_events(place: SourcePlace) -> Events | None:
     """Checks that events arrive at the inlet in the source's YAML; None if the YAML has no inlet.
 
-    Waits for the event of a probe, at most `WAIT_SECONDS`. Cost: about 30 requests.
+    Waits for the event of a probe, at most `PROBE_SECONDS`. Cost: about 30 requests.
     """
     by_queue = bool(inlet_of(place.name, "sqs"))
     if not by_queue and not inlet_of(place.name, "http"):
@@ -110,7 +110,7 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
             source=place.name,
             bucket_name=place.bucket,
             prefix=prefix,
-            wait_seconds=WAIT_SECONDS,
+            wait_seconds=PROBE_SECONDS,
             hopeless=untaken,
         )
     except UsageError:
@@ -125,7 +125,7 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
         )
     return Events(
         fine=False,
-        text=f"no event arrived within {WAIT_SECONDS:.0f} s after a write, though all parts are there: check that the "
+        text=f"no event arrived within {PROBE_SECONDS:.0f} s after a write, though all parts are there: check that the "
         "inlet runs (`s3notify dev`) and that the store can reach it",
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.help_pages import OWN, PLACE, SettingOption
+from s3notify_platform.cli.help_pages import OPTIONS, PLACE, SettingOption
 from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.setting_options import Command, Option, options, setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
@@ -17,7 +17,7 @@ from s3notify_platform.kernel.setting import named
 from s3notify_platform.kernel.slots import Slot, slots_in
 from s3notify_platform.source.bucket_settings import with_leases
 from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings
-from s3notify_platform.source.settings import SETTINGS, S3Settings
+from s3notify_platform.source.settings import SETTINGS, LocationSettings, S3Settings
 
 if TYPE_CHECKING:
     from s3notify_platform.kernel.ports import ObjectStore
@@ -164,15 +164,11 @@ QUEUE: Final = (
 )
 SOURCE: Final = (
     *QUEUE,
-    "platform_prefix",
-    "keyspace_prefix",
-    "slots",
-    "known_bucket",
-    "mirror",
+    *(name for name in named(LocationSettings) if name not in {*QUEUE, "name", "signals"}),
     "lease_table",
     *named(LeaseTimeSettings),
 )
-"""The settings of each kind of place."""
+"""The settings of each kind of place. The name is an argument, and only publishers need the signals' kind."""
 
 
 def options_as(
@@ -211,7 +207,7 @@ def source_with(*more: str) -> Option:
 
 
 _name_option = setting_option(
-    "name", heading=OWN, help="Source of the object; needed if several sources in the YAML read the key."
+    "name", heading=OPTIONS, help="Source of the object; needed if several sources in the YAML read the key."
 )
 
 

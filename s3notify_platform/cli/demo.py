@@ -49,7 +49,7 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     All data stays in one folder; after a kill, the demo continues with this data. Ctrl-C ends the demo cleanly with
     exit code 0, and prints how much is not committed yet.
     """
-    from s3notify_platform.local.demo import Demo
+    from s3notify_platform.local.demo_run import Demo
 
     try:
         with interrupt_on_signals():

@@ -7,7 +7,7 @@ import click
 
 from s3notify_platform.cli.printing import say
 
-OWN: Final = "Options"
+OPTIONS: Final = "Options"
 EVENTS: Final = "Options of --events"
 OBJECTS: Final = "Objects to read"
 ROWS: Final = "From objects to rows"
@@ -18,7 +18,7 @@ PLACE: Final = "Buckets and prefixes"
 CONNECTION: Final = "Connection"
 DYNAMODB: Final = "DynamoDB"
 
-HEADINGS: Final = (OWN, EVENTS, OBJECTS, ROWS, DERIVED, COMMITS, PUSH, PLACE, CONNECTION, DYNAMODB)
+HEADINGS: Final = (OPTIONS, EVENTS, OBJECTS, ROWS, DERIVED, COMMITS, PUSH, PLACE, CONNECTION, DYNAMODB)
 """Headings of options, in the order of a help page."""
 
 HELP_ALL: Final = "--help-all"
@@ -29,7 +29,7 @@ class SettingOption(click.Option):
     """An option for a declared setting. `rare`: only `--help-all` shows it."""
 
     def __init__(
-        self, *args: Any, heading: str = OWN, rare: bool = False, summary: str = "", **more: Any
+        self, *args: Any, heading: str = OPTIONS, rare: bool = False, summary: str = "", **more: Any
     ) -> None:
         """`summary`: the shorter text of `--help`; `help` is the text of `--help-all`."""
         super().__init__(*args, **more)
@@ -81,7 +81,7 @@ class PagedCommand(click.Command):
             if getattr(parameter, "rare", False) and not _shows_all(ctx):
                 left_out.append(parameter)
             elif record := parameter.get_help_record(ctx):
-                sections[getattr(parameter, "heading", OWN)].append(record)
+                sections[getattr(parameter, "heading", OPTIONS)].append(record)
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):

@@ -12,10 +12,14 @@ from s3notify_platform.cli.configured import command, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.help_pages import OBJECTS, SettingOption
 from s3notify_platform.cli.printing import say
-from s3notify_platform.cli.setting_options import Option, options, setting_option
-from s3notify_platform.local.attributes import imported
+from s3notify_platform.cli.setting_options import Option, option_of, options, setting_option
+from s3notify_platform.kernel.setting import named
+from s3notify_platform.local.attributes import SourceAttributes, SparkSettings, imported
 from s3notify_platform.local.fingerprint import fingerprint
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.settings import SETTINGS
+
+_ATTRIBUTES: Final = named(BatchSettings, SourceAttributes, SparkSettings)
 
 _USUAL: Final = (
     "bucket", "prefix", "include", "exclude",
@@ -49,19 +53,9 @@ def _setting(name: str) -> Option:
     show_default=True,
     help="Time between two polls.",
 )
-@click.option(
-    "--list-seconds",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    cls=SettingOption,
-    rare=True,
-    help="Shortest time between two listings of the bucket; default: 10.",
-)
-@click.option(
-    "--transform",
-    help="Import path of a function (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset.",
-)
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@option_of(_ATTRIBUTES["list_seconds"], rare=True, default=None)
+@option_of(_ATTRIBUTES["transform"])
+@option_of(_ATTRIBUTES["master"])
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark property. Repeatable.")
 @click.option("--remote", hidden=True)
 @metrics_option
@@ -80,7 +74,7 @@ def ingest(
     *,
     transform: str | None,
     more: tuple[str, ...],
-    master: str,
+    master: str | None,
     confs: tuple[str, ...],
     remote: str | None,
     once: bool,
@@ -134,7 +128,7 @@ def ingest(
         "ingest", lambda: {} if not running else running[0].counts(), queue=source.location.queue()
     )
     builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
-    for name, value in session_conf(master=master, extra=_pairs(confs)).items():
+    for name, value in session_conf(master=master or "local[*]", extra=_pairs(confs)).items():
         builder = builder.config(name, value)
     with served(metrics, shown), stop_on_signals("ingest") as stop:
         spark = builder.getOrCreate()

@@ -1,4 +1,8 @@
-"""`s3notify`: the commands, one file each. Each command imports its modules when it runs, so that `--help` is fast."""
+"""`s3notify`: one file for each command, one for each group of commands, and `services` for the commands of services,
+which are made from the registry.
+
+Each command imports its modules when it runs, so that `--help` is fast.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,6 +26,7 @@ from s3notify_platform.cli import (
     quarantine,
     reconcile,
     remove,
+    resume,
     rows,
     schema,
     signal,
@@ -133,7 +138,7 @@ for _command in (
     erase.erase,
     status.status,
     pause.pause,
-    pause.resume,
+    resume.resume,
     ingest.ingest,
     guide.guide,
     history.history,

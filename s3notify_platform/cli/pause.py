@@ -1,4 +1,4 @@
-"""`s3notify pause NAME` and `s3notify resume NAME`: stop and start a source's sensor in Dagster."""
+"""`s3notify pause NAME`: stops a source's sensor in Dagster."""
 
 import click
 
@@ -8,7 +8,8 @@ from s3notify_platform.cli.printing import print_json, say
 from s3notify_platform.kernel.errors import UsageError
 
 
-def _switch(name: str, *, on: bool, as_json: bool) -> None:
+def switch_source(name: str, *, on: bool, as_json: bool) -> None:
+    """Turns a source's sensor on or off, and prints the result."""
     with dagster_instance() as instance:
         if instance is None:
             raise UsageError(
@@ -33,12 +34,4 @@ def pause(*, name: str, as_json: bool) -> None:
     Runs that have begun end as usual. Changes wait, and none is lost: see `s3notify status`. If the queue becomes full
     meanwhile, writers that queue changes are refused until the source is resumed.
     """
-    _switch(name, on=False, as_json=as_json)
-
-
-@click.command(short_help="Resume a paused source.")
-@click.argument("name")
-@json_option
-def resume(*, name: str, as_json: bool) -> None:
-    """Resume the source NAME: turn its sensor on. The next batch reads the changes that have waited."""
-    _switch(name, on=True, as_json=as_json)
+    switch_source(name, on=False, as_json=as_json)

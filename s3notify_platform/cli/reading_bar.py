@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from rich.progress import Progress
 
-LOOK_SECONDS: Final = 0.5
+REDRAW_SECONDS: Final = 0.5
 
 
 @contextmanager
@@ -80,7 +80,7 @@ class ReadingBar:
         from s3notify_platform.spark.failures import JOB_ERRORS
 
         with suppress(*JOB_ERRORS, OSError):  # Java has ended; the round reports the error
-            while not ended.wait(LOOK_SECONDS):
+            while not ended.wait(REDRAW_SECONDS):
                 if (reading := self._reading) is not None:
                     self._share = max(self._share, share_done())
                     read = f"{self._share * reading.bytes / 1e6:,.0f} of {reading.bytes / 1e6:,.0f} MB of this round"

@@ -13,7 +13,7 @@ from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
-SHOWN: Final = 20
+NAMES_SHOWN: Final = 20
 
 
 @group(short_help="Show, change or roll back the columns of a table.")
@@ -134,5 +134,5 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) 
 
 def _short(paths: Iterable[str]) -> str:
     names = list(paths)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(repr, names[:SHOWN])) + more
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(map(repr, names[:NAMES_SHOWN])) + more

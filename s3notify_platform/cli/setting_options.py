@@ -13,7 +13,7 @@ from s3notify_platform.cli.help_pages import (
     DERIVED,
     DYNAMODB,
     OBJECTS,
-    OWN,
+    OPTIONS,
     PLACE,
     ROWS,
     SettingOption,
@@ -76,7 +76,7 @@ class _Value(click.ParamType):  # type: ignore[type-arg] # generic only in newer
 
 
 def option_of(
-    setting: Setting, *, prefix: str = "", heading: str = OWN, rare: bool = False, **more: Any
+    setting: Setting, *, prefix: str = "", heading: str = OPTIONS, rare: bool = False, **more: Any
 ) -> Option:
     """An option for a declared setting, with its description, type and default.
 

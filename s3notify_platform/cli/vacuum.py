@@ -32,7 +32,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool,
     --dry-run prints each name on a line, then counts and bytes. A dry run writes and deletes only a probe object, which
     gives the store's time.
     """
-    from s3notify_platform.maintenance.vacuum import Vacuum
+    from s3notify_platform.maintenance.vacuuming import Vacuum
 
     table = place.table(asset) if dry_run else place.committing_table(asset)
     task = Vacuum(

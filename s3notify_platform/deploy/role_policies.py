@@ -14,8 +14,7 @@ from typing import Final, Literal, assert_never
 from s3notify_platform.deploy.dynamo_tables import Json, Tables
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.bucket_records import quote
-from s3notify_platform.stores.config import OWN as OWN_PREFIX
-from s3notify_platform.stores.config import QUEUE_PREFIX, aws_partition
+from s3notify_platform.stores.config import OWN_PREFIX, QUEUE_PREFIX, aws_partition
 from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key
 from s3notify_platform.table.own_objects import own_prefixes
@@ -35,7 +34,7 @@ ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
 )  # fmt: skip
 
-OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
+OWN_NAMES: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
 """Keys below a source's platform prefix, except the keyspace. Writers of objects must not change these keys."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
@@ -285,11 +284,11 @@ def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
     left = [places.keyspace_prefix, *([] if changes_no_queue else [places.queue_prefix])]
     for prefix in own:
         if prefix == OWN_PREFIX:
-            yield from (f"{prefix}*/{name}" for name in OWN)
+            yield from (f"{prefix}*/{name}" for name in OWN_NAMES)
         if prefix != places.platform_prefix and (prefix in left or prefix == OWN_PREFIX):
             continue
         nested = any(one.startswith(prefix) for one in left)
-        yield from (f"{prefix}{name}" for name in (OWN if nested else ("*",)))
+        yield from (f"{prefix}{name}" for name in (OWN_NAMES if nested else ("*",)))
 
 
 def _own_prefixes(places: Places, bucket: str) -> tuple[str, ...]:

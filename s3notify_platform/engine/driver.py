@@ -17,7 +17,6 @@ from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_ro
 from s3notify_platform.engine.read.splits import may_be_cut
 from s3notify_platform.engine.run_state import Reading, Run
 from s3notify_platform.engine.stage.collect import StagedPart
-from s3notify_platform.engine.values.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.engine.values.results import (
     BatchResult,
     Progress,
@@ -25,6 +24,7 @@ from s3notify_platform.engine.values.results import (
     added_result,
     without_key,
 )
+from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import OUTAGES
 from s3notify_platform.kernel.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS

@@ -9,7 +9,7 @@ from typing import Protocol
 from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.run_state import Run
 from s3notify_platform.engine.stage.collect import StagedPart
-from s3notify_platform.engine.values.plan import Plan, SlotPlan
+from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.table.pinned_schema import TableSchema

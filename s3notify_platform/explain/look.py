@@ -14,8 +14,8 @@ Requests of one round, which finds the facts once:
 - A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
 - Rejects: the requests of `reading` for the slot's rejects in at most `REJECT_FILES` packs.
 
-If the object changes meanwhile, the search is repeated, up to `ROUNDS` rounds. A scan costs 1 LIST and 1 GET for each
-record, or 1 query in DynamoDB.
+If the object changes meanwhile, the search is repeated, up to `LOOK_ROUNDS` rounds. A scan costs 1 LIST and 1 GET for
+each record, or 1 query in DynamoDB.
 """
 
 from contextlib import suppress
@@ -50,13 +50,13 @@ from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.changes import StateChange, key_hash
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import EMPTY_SLOT
 from s3notify_platform.table.quarantined import first_rejects, rejects_packs
 from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.state_changes import StateChange, key_hash
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500
@@ -69,7 +69,7 @@ LETTERS_MAX: Final = 500
 
 TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
-ROUNDS: Final = 3
+LOOK_ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
 """Maximum number of table versions that are searched for an object's commit. The search begins at the version for which
@@ -110,13 +110,13 @@ def explain(
         )
     objects = objects if objects is not None else open_store(source.input.bucket)
     platform = platform if platform is not None else open_store(source.location.platform)
-    for last in range(ROUNDS):
+    for last in range(LOOK_ROUNDS):
         # The object is read before the queue. The entry of an object is created before the object, and leaves the queue
         # only after the commit.
         now, no_object = _head(objects, key)
         answer = _round(source, key, sensor, platform, now=now, no_object=no_object, clock=clock)
         after, _ = _head(objects, key)
-        if last == ROUNDS - 1 or (after and after.etag) == (now and now.etag):
+        if last == LOOK_ROUNDS - 1 or (after and after.etag) == (now and now.etag):
             break
     return answer
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from s3notify_platform.kernel.slots import Slot
 
-COLUMNS: Final = 40
+LINE_SLOTS: Final = 40
 """Number of slots in a line of a terminal."""
 
 GROUP: Final = 50
@@ -91,8 +91,8 @@ class SlotMap:
     def lines(self) -> Iterator[list[tuple[str, str]]]:
         """Yields the lines for a terminal. A cell is a slot's character and the colour of its state."""
         states, characters = self.states(), self.characters()
-        for start in range(0, self.slots, COLUMNS):
-            cells = range(start, min(self.slots, start + COLUMNS))
+        for start in range(0, self.slots, LINE_SLOTS):
+            cells = range(start, min(self.slots, start + LINE_SLOTS))
             yield [(characters[slot], COLOURS[states[slot]]) for slot in cells]
 
     def table(self) -> Iterator[dict[str, str | int]]:

@@ -13,8 +13,7 @@ Requests of one look at a source:
 - Heartbeats, if a chain is open: 1 LIST, and 1 GET for each heartbeat.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,6 +22,7 @@ from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Fai
 from s3notify_platform.engine.batch.heartbeats import fresh_beats
 from s3notify_platform.explain.rewrites import Rewrites, rewrites_of, total
 from s3notify_platform.explain.slot_map import SlotMap
+from s3notify_platform.explain.table_facts import TableFacts
 from s3notify_platform.explain.version_times import VersionTimes
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError
@@ -43,7 +43,6 @@ from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_of
-from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
@@ -228,59 +227,43 @@ class SourceLook:
         batches, in_flight = self._batches(now_ms)
         opened, reader = location.open_table(), location.table().reader
         snapshot = opened.snapshot
-        slots = snapshot.manifest.slots if snapshot is not None else {}
-        packs = [*snapshot.packs.values(), *snapshot.manifest.rejects] if snapshot is not None else []
-        slots = {slot: facts for slot, facts in slots.items() if facts.generation}
-        created = self._times.of(reader, {facts.generation for facts in slots.values()})
+        facts = TableFacts.of(snapshot)
+        created = self._times.of(reader, facts.generations)
         sensor = self._sensor()
         failures = _failures(sensor, backlog.failed, now_ms)
         return SourceStatus(
             name=self.source.name,
             place=self.place,
             table=opened.id,
-            version=snapshot.version if snapshot is not None else -1,
-            files=len(packs),
-            bytes=sum(pack.size for pack in packs),
+            version=facts.version,
+            files=facts.files,
+            bytes=facts.bytes,
             slots=location.slots,
-            committed_slots=len(slots),
-            rows=sum(facts.rows for facts in slots.values()),
-            rejects=sum(facts.rejects for facts in slots.values()),
-            without_records=sum(facts.without_records for facts in slots.values()),
-            failing_objects=sum(facts.failing for facts in slots.values()),
-            pending_objects=sum(facts.pending for facts in slots.values()),
-            stale=self._stale(slots.values()),
+            committed_slots=len(facts.slots),
+            rows=facts.total(lambda slot: slot.rows),
+            rejects=facts.total(lambda slot: slot.rejects),
+            without_records=facts.total(lambda slot: slot.without_records),
+            failing_objects=facts.total(lambda slot: slot.failing),
+            pending_objects=facts.total(lambda slot: slot.pending),
+            stale=facts.stale(self.source, self._codes),
             queue=topics.pop(self.source.name, None),
             topics=tuple(topics.values()),
             rescan=len(backlog.slots),
             batches=batches,
-            last=self._last(reader, slots, now_ms),
+            last=self._last(reader, facts.slots, now_ms),
             failures=failures,
             schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
-            rewrites=self._rewrites(reader, snapshot) if snapshot is not None and slots else None,
+            rewrites=self._rewrites(reader, snapshot) if snapshot is not None and facts.slots else None,
             following=tuple(self._following(asset, snapshot, reader) for asset in self.source.kinds),
             paused=self._paused(),
-            map=SlotMap(
-                slots=location.slots,
-                ages={
-                    slot: max(0, now_ms - created[facts.generation]) / 1000 for slot, facts in slots.items()
-                },
-                rows={slot: facts.rows for slot, facts in slots.items()},
-                quarantined={slot: facts.rejects + facts.failing for slot, facts in slots.items()},
+            map=facts.map(
+                location.slots,
+                created,
+                now_ms,
                 in_flight=in_flight,
-                failing={Slot(one.slot) for one in failures or ()}
-                | {slot for slot, facts in slots.items() if facts.failing},
+                failing=(one.slot for one in failures or ()),
             ),
         )
-
-    def _stale(self, slots: Collection[SlotFacts]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for name, code in self._codes.items():
-            if name == self.source.name:
-                found[name] = sum(facts.is_stale(code) for facts in slots)
-            else:
-                with suppress(S3NotifyError):  # an error of a slot asset is no error of the source
-                    found[name] = len(stale_slots(self.source.location.table(name), code))
-        return found
 
     def _batches(self, now_ms: int) -> tuple[tuple[BatchStatus, ...], set[Slot]]:
         found, in_flight, records = [], set[Slot](), self.source.location.records()

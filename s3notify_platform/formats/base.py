@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
-from s3notify_platform.formats.chunked_records import RECORD_BYTES
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.kernel.limits import MAX_RECORD_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
 PIECE_BYTES: Final = 2 << 20
@@ -57,7 +57,7 @@ class Limits:
 
     chunk_bytes: int = CHUNK_BYTES
     block_bytes: int = PIECE_BYTES
-    record_bytes: int = RECORD_BYTES
+    record_bytes: int = MAX_RECORD_BYTES
 
 
 LIMITS: Final = Limits()

@@ -1,14 +1,13 @@
 """Finds the records of a text that arrives in chunks, and returns each record as soon as it is complete.
 
-Memory: one chunk, and at most `RECORD_BYTES` of an incomplete record before the chunk. A record longer than
-`RECORD_BYTES` becomes a reject with the record's first bytes, and reading continues with the next record. The result
-does not depend on the chunk borders.
+Memory: one chunk, and at most `MAX_RECORD_BYTES` of an incomplete record before the chunk. A record longer than
+`MAX_RECORD_BYTES` becomes a reject with the record's first bytes, and reading continues with the next record. The
+result does not depend on the chunk borders.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
 
 import numpy as np
 
@@ -22,10 +21,7 @@ from s3notify_platform.formats.records import (
     ranges_between,
 )
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.kernel.limits import MAX_RAW_BYTES
-
-RECORD_BYTES: Final = 64 << 20
-"""Size limit of a record."""
+from s3notify_platform.kernel.limits import MAX_RAW_BYTES, MAX_RECORD_BYTES
 
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
 """`cut(body, mark=…, final=…, limit=…)` returns the starts and the ends of the records in `body`, which begins with a
@@ -113,7 +109,9 @@ def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
             return
 
 
-def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECORD_BYTES) -> Iterator[Piece]:
+def pieces(
+    text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = MAX_RECORD_BYTES
+) -> Iterator[Piece]:
     """Yields the records of a text that begins with a record. `place`: where the text begins.
 
     If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.

@@ -1,10 +1,10 @@
 """Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
 Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
-`PIECE_BYTES`. zstd also keeps its window in memory, at most 2 ** `WINDOW_LOG` bytes. Concatenated members are read one
-after the other, and zeros between members are skipped. A truncated or damaged stream returns everything before the
-damage, then raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their record:
-such bytes become invalid UTF-8, which every format rejects.
+`UNPACKED_BYTES`. zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Concatenated members
+are read one after the other, and zeros between members are skipped. A truncated or damaged stream returns everything
+before the damage, then raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their
+record: such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy. Hadoop's snappy blocks have
@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, Protocol
 import cramjam
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.limits import MAX_SNAPPY_BLOCK_BYTES, MAX_ZSTD_WINDOW_LOG
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -35,21 +36,9 @@ Compression = Literal["gzip", "bz2", "zstd", "snappy", "hadoop-snappy"]
 SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
 """Suffixes of compressed objects."""
 
-PIECE_BYTES: Final = 1 << 20
+UNPACKED_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
 """Number of an object's first bytes that show its compression and encoding."""
-
-WINDOW_LOG: Final = 27
-"""Limit of zstd's window, as a power of 2 (128 MB).
-
-Streams that need a larger window are refused, as by zstd's own tool.
-"""
-
-SNAPPY_BLOCK_BYTES: Final = 64 << 20
-"""Size limit of Hadoop's snappy blocks.
-
-No writer makes larger blocks, so a block that declares a larger size is damaged.
-"""
 
 _INPUT_BYTES: Final = 64 << 10
 _SNAPPY_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -232,8 +221,8 @@ class _Gzip:
 
 
 def new_zstd() -> _Decompressor:
-    """Returns a decompressor of one stream, with a window of at most `WINDOW_LOG` bits."""
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+    """Returns a decompressor of one stream, with a window of at most `MAX_ZSTD_WINDOW_LOG` bits."""
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_LOG})
 
 
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
@@ -248,11 +237,11 @@ def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor
                     if not left:
                         break
                     member = new()
-                piece = member.decompress(left, PIECE_BYTES)
+                piece = member.decompress(left, UNPACKED_BYTES)
                 while piece or not (member.eof or member.needs_input):
                     if piece:
                         yield piece
-                    piece = b"" if member.eof else member.decompress(b"", PIECE_BYTES)
+                    piece = b"" if member.eof else member.decompress(b"", UNPACKED_BYTES)
                 left = member.unused_data if member.eof else b""
                 if member.eof:
                     member = None
@@ -330,7 +319,7 @@ def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
         missing = int.from_bytes(head)
         while missing > 0:
             length = int.from_bytes(stream.take(4))
-            if max(missing, length) > SNAPPY_BLOCK_BYTES:
+            if max(missing, length) > MAX_SNAPPY_BLOCK_BYTES:
                 raise CorruptError(f"snappy blocks: a block of {max(missing, length)} bytes")
             part = stream.take(length)
             if snappy_length(part) > missing:
@@ -393,7 +382,7 @@ codecs.register_error("s3notify.damaged", _damaged)
 def _transcoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)("s3notify.damaged")
     first = True
-    for data in chain(slices(chunks, PIECE_BYTES), [None]):
+    for data in chain(slices(chunks, UNPACKED_BYTES), [None]):
         text = decoder.decode(b"" if data is None else data, data is None)
         if first and text:
             text, first = text.removeprefix("\ufeff"), False

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_TIME_PATTERN
 
 _MONTHS: Final = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
                   "november", "december")  # fmt: skip
@@ -49,9 +50,6 @@ _REGEXES: Final = {
 SUPPORTED: Final = "yyyy yy M MM MMM MMMM d dd H HH h hh a m mm s ss S… X XX XXX x xx xxx Z 'text' [optional]"
 
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([a-zA-Z])\1*|.", re.DOTALL)
-
-MAX_PATTERN: Final = 200
-"""Maximum length of a pattern, in characters."""
 
 _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z", "x": "z", "Z": "z"}
 """For each letter of a pattern, the field of a date or time."""
@@ -148,8 +146,8 @@ def _first_if_empty(two: pa.Array) -> pa.Array:
 @lru_cache(maxsize=256)
 def time_pattern(text: str) -> TimePattern:
     """Parses a pattern. Raises `UsageError` for an unsupported letter; the message lists the supported letters."""
-    if len(text) > MAX_PATTERN:
-        raise UsageError(f"{text[:MAX_PATTERN]!r}…: longer than {MAX_PATTERN} characters")
+    if len(text) > MAX_TIME_PATTERN:
+        raise UsageError(f"{text[:MAX_TIME_PATTERN]!r}…: longer than {MAX_TIME_PATTERN} characters")
     letters: list[str] = []
     regex = "".join(_regexes(text, letters))
     given = {*letters}

@@ -1,5 +1,8 @@
-"""All limits, each with a name, a unit and a default. Code checks a limit before it does the work that the limit
-bounds.
+"""The limits on everything that comes from outside, and the sizes, times and numbers that several modules share.
+
+Each has a name, a unit and a default. Code checks a limit before it does the work that the limit bounds. Not here: the
+parameters of one algorithm, which are beside the algorithm; the limits of a service that its settings change; and the
+limits of a topic and of the REST front, which are beside their rules.
 """
 
 from typing import Final
@@ -78,6 +81,44 @@ MAX_CELLS: Final = 8 << 20
 """Largest number of values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed
 in parts."""
 
+MAX_RECORD_BYTES: Final = 64 << 20
+"""Largest size in bytes of a record of an object that is read in pieces. Longer records are rejected."""
+
+MAX_CSV_HEADER_BYTES: Final = 1 << 20
+"""Largest size in bytes of the header of a CSV object."""
+
+MAX_ZSTD_WINDOW_LOG: Final = 27
+"""Largest window of zstd, as a power of 2 (128 MB). Streams that need a larger window are refused, as by zstd's own
+tool."""
+
+MAX_SNAPPY_BLOCK_BYTES: Final = 64 << 20
+"""Largest size in bytes of a snappy block of Hadoop. No writer makes larger blocks, so a block that declares a larger
+size is damaged."""
+
+MAX_AVRO_BLOCK_BYTES: Final = 16 << 20
+"""Largest size in bytes of an Avro block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
+
+MAX_AVRO_BLOCK_ROWS: Final = 1_000_000
+"""Largest number of records of an Avro block. Each record becomes a Python value."""
+
+MAX_WHOLE_BYTES: Final = 512 << 20
+"""Largest size in bytes of an object that is read as a whole, because obstore cannot express its key."""
+
+MAX_TIME_PATTERN: Final = 200
+"""Largest number of characters of a pattern of times."""
+
+MAX_RULES: Final = 100
+"""Largest number of rules on the rows of a source."""
+
+MAX_RULE_TOKENS: Final = 1000
+"""Largest number of words and signs in a rule's predicate."""
+
+MAX_RULE_DEPTH: Final = 50
+"""Largest nesting depth of brackets and NOTs in a rule's predicate."""
+
+MAX_RULE_DIGITS: Final = 38
+"""Largest number of digits in a number of a rule before its point, and after it."""
+
 MAX_KEYS: Final = 4 * MAX_COLUMNS
 """Largest number of different keys in all JSON records that are parsed together. A record with more keys is rejected or
 rescued.
@@ -132,6 +173,10 @@ slots of further such objects fail.
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case, so
 the limit only costs retries. Without the limit, the rows of a whole table could disappear in one night.
 """
+
+MAX_FAILING_OBJECTS: Final = 10_000
+"""Largest number of a slot's objects that are in quarantine as whole objects. If more objects fail, they do not go to
+quarantine, and the slot stays failed."""
 
 MAX_REJECTS: Final = 1000
 """Largest number of rejects that are kept of one object, or of one part of a big object. One further reject has the
@@ -255,6 +300,12 @@ ROOM_IDLE_SHARE: Final = 1 / 4
 for entries.
 """
 
+REQUEST_ATTEMPTS: Final = 5
+"""Largest number of attempts of one request to a store, if an attempt had no effect or may be repeated."""
+
+TASK_READS_IN_FLIGHT: Final = 32
+"""Largest number of reads of objects or packs that one task has in flight."""
+
 REQUESTS_IN_FLIGHT: Final = 16
 """Largest number of requests of one operation that are in flight at the same time, unless the operation sets another
 number."""
@@ -280,6 +331,19 @@ MAX_FOOTER_BYTES: Final = 32 << 20
 
 MAX_AVRO_HEADER_BYTES: Final = 32 << 20
 """Largest size in bytes of the header of an Avro file, which includes the schema."""
+
+MAX_EVENT_TEXT: Final = 1024
+"""Largest number of characters of a text in the details of an event."""
+
+MAX_EVENT_PAIRS: Final = 16
+"""Largest number of names, and of values, in one part of the details of an event."""
+
+MAX_ANSWER_BYTES: Final = 64 << 10
+"""Largest number of bytes of an endpoint's answer that are read, so that the connection can be used again. After a
+longer answer, the connection is closed."""
+
+SECRET_MIN: Final = 16
+"""Smallest number of characters of a secret."""
 
 MAX_POISON_BYTES: Final = 128 * 1024
 """Bytes that are kept of a poison message. The rest of the message is cut off. Encoded as base64, the kept bytes fit

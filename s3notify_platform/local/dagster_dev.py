@@ -24,7 +24,7 @@ from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.local.process import HOST, alive_with, locked, refuse_taken
 
 RESTARTS_MAX: Final = 20
-STOP_SECONDS: Final = 15.0
+DEV_STOP_SECONDS: Final = 15.0
 _MAKE_STORAGE: Final = "import dagster\nwith dagster.DagsterInstance.get(): pass"
 WARM_SECONDS: Final = 10.0
 """Shortest time between two starts of the supervisor of warm runs; without a supervisor, runs are cold."""
@@ -299,15 +299,15 @@ class DagsterDev:
             process.stdin.close()
         self._end_group(process.pid)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+            process.wait(DEV_STOP_SECONDS)
 
     def _end_group(self, group: int) -> None:
-        """SIGTERM to the whole group, and SIGKILL to the remaining processes after `STOP_SECONDS`."""
+        """SIGTERM to the whole group, and SIGKILL to the remaining processes after `DEV_STOP_SECONDS`."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
-            ends = self._clock.monotonic() + STOP_SECONDS
+            ends = self._clock.monotonic() + DEV_STOP_SECONDS
             while self._clock.monotonic() < ends:
                 try:
-                    os.killpg(group, sent if ends - self._clock.monotonic() > STOP_SECONDS - 0.1 else 0)
+                    os.killpg(group, sent if ends - self._clock.monotonic() > DEV_STOP_SECONDS - 0.1 else 0)
                 except (ProcessLookupError, PermissionError):
                     return
                 for process in filter(None, (self._process, self._warm)):

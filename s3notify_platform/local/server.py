@@ -50,12 +50,12 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 REGION = "us-east-1"
 READY_SECONDS = 90.0
-STOP_SECONDS = 2.0
+SERVER_STOP_SECONDS = 2.0
 """Seconds from SIGTERM to SIGKILL, because the server's filer often waits forever on a stream to itself. Acknowledged
 writes survive SIGKILL.
 """
-POLL_SECONDS = 0.1
-FAILURES_MAX = 5
+SERVER_POLL_SECONDS = 0.1
+EARLY_ENDS_MAX = 5
 """The supervisor gives up if the server ends this many times in a row without having been ready."""
 HEALTH_BUCKET = "s3notify-health"
 
@@ -183,7 +183,9 @@ class LocalS3Server:
             raise
 
     def stop(self) -> None:
-        """Stops cleanly: SIGTERM, and SIGKILL after `STOP_SECONDS`. Does nothing if the server is not started."""
+        """Stops cleanly: SIGTERM, and SIGKILL after `SERVER_STOP_SECONDS`. Does nothing if the server is not
+        started.
+        """
         self._stopping.set()
         if self._supervisor is not None:
             self._supervisor.join()
@@ -195,7 +197,7 @@ class LocalS3Server:
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Returns once the server has accepted a write since its last start; `UnavailableError` after `seconds`."""
         ends = self._clock.monotonic() + seconds
-        while not self._ready.wait(POLL_SECONDS):
+        while not self._ready.wait(SERVER_POLL_SECONDS):
             if self._failure is not None:
                 raise UnavailableError(self._failure)
             if self._clock.monotonic() > ends:
@@ -237,7 +239,7 @@ class LocalS3Server:
         """
         pid = self._recorded_pid()
         if pid is not None and alive_with(pid, str(self.folder / "data")):
-            end_process(pid, STOP_SECONDS, self._clock)
+            end_process(pid, SERVER_STOP_SECONDS, self._clock)
         (self.folder / "server.pid").unlink(missing_ok=True)
 
     def _load_state(self) -> ServerState:
@@ -284,7 +286,7 @@ class LocalS3Server:
                     failures = 0
                 failures += 1
                 self._ready.clear()
-                if failures >= FAILURES_MAX and not self._stopping.is_set():
+                if failures >= EARLY_ENDS_MAX and not self._stopping.is_set():
                     log_file = self.folder / "server.log"
                     self._failure = f"the local S3 server ended {failures} times in a row: see {log_file}"
                     return
@@ -317,11 +319,11 @@ class LocalS3Server:
             while process.poll() is None and not self._stopping.is_set():
                 if not self._ready.is_set() and _takes_writes(store):
                     self._ready.set()
-                self._stopping.wait(POLL_SECONDS)
+                self._stopping.wait(SERVER_POLL_SECONDS)
             if process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(STOP_SECONDS)
+                    process.wait(SERVER_STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.send_signal(signal.SIGKILL)
                     process.wait()

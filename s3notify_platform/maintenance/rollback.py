@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.table_rollback import check_restorable, roll_back
-from s3notify_platform.maintenance.task import Report
+from s3notify_platform.maintenance.task import COLUMNS_SHOWN, KEYS_SHOWN, Report
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
@@ -31,9 +31,6 @@ from s3notify_platform.table.versions import snapshot_of, version_at
 
 OBJECTS_MAX: Final = 100_000
 """The maximum number of changed objects that are counted; each object is counted once."""
-
-SHOWN: Final = 5
-COLUMNS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +84,7 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
         objects=(_objects(now), _objects(then)),
         columns=_columns(now, then),
         again=len(again),
-        keys=tuple(sorted(again)[:SHOWN]),
+        keys=tuple(sorted(again)[:KEYS_SHOWN]),
         facts={slot: (now.manifest.slot(slot).rows, then.manifest.slot(slot).rows) for slot in changed},
     )
 

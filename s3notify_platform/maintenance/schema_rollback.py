@@ -9,13 +9,13 @@ see the value after a rollback. A rollback is also refused if a column's type ha
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from s3notify_platform.formats.arrow_values import unnamed_columns
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
-from s3notify_platform.maintenance.task import Report
+from s3notify_platform.maintenance.task import COLUMNS_SHOWN, KEYS_SHOWN, Report
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrow_schema import arrow_schema
@@ -30,9 +30,6 @@ from s3notify_platform.table.schema_change import contradictions
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.type_changes import ddl
 from s3notify_platform.table.versions import Event, history, snapshot_of
-
-SHOWN: Final = 5
-COLUMNS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +111,7 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     columns = tuple(sorted(added_fields(target.rows, today.rows)))
     in_use: dict[str, set[str]] = {}
     for path, key in _values(table, now, target) if columns else ():
-        if len(in_use.setdefault(path, set())) < SHOWN:
+        if len(in_use.setdefault(path, set())) < KEYS_SHOWN:
             in_use[path].add(key)
     return SchemaRollback(
         version=version,
@@ -158,7 +155,7 @@ def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tup
     for batch in read_slots(store, layout, now.packs.values(), None, output, columns=["_key", *names]):
         places, _ = unnamed_columns(pa.Table.from_batches([batch]).select(names), kept)
         for path, rows in places.items():
-            for key in batch.column("_key").take(pa.array(rows[:SHOWN])).to_pylist():
+            for key in batch.column("_key").take(pa.array(rows[:KEYS_SHOWN])).to_pylist():
                 yield path, key
 
 

@@ -31,7 +31,7 @@ from s3notify_platform.table.schema_change import SchemaChange
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.type_changes import ddl
 
-LOOK_SECONDS: Final = 2.0
+UNREAD_LOOK_SECONDS: Final = 2.0
 """The pause between two counts of the objects that are still unread."""
 
 
@@ -200,7 +200,7 @@ def _unread(snapshot: Snapshot) -> int:
 def _reading(table: LogTable, left: int, clock: Clock) -> Iterator[None]:
     """Yields once for each object that has been read, until no object is left."""
     while left:
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(UNREAD_LOOK_SECONDS)
         if isinstance(found := table.newest(), Absent):
             return
         now = min(left, _unread(found))

@@ -58,9 +58,8 @@ from s3notify_platform.kernel.errors import CorruptError, UnavailableError
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectMeta, StoredObject, Written, list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.vacuum import files_of, named_by, named_by_manifest
+from s3notify_platform.maintenance.vacuuming import files_of, named_by, named_by_manifest
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.changes import erased
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import Add, LogVersion
 from s3notify_platform.table.delta.log_state import NO_VERSION, OtherLogError
@@ -72,6 +71,7 @@ from s3notify_platform.table.packs.round_packs import Withdrawal
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.state_changes import erased
 from s3notify_platform.table.states.state_merge import without
 from s3notify_platform.table.versions import kept_versions
 

@@ -28,7 +28,7 @@ from typing import Final
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.vacuum import FENCE, files_of_table, named_by, store_now_ms
+from s3notify_platform.maintenance.vacuuming import FENCE, files_of_table, named_by, store_now_ms
 from s3notify_platform.table.commit import CommitResult, Committer
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.delta.log_state import UNDOES, OtherLogError, after

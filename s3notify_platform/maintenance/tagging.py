@@ -38,11 +38,11 @@ from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import Tags, open_store, open_tags
+from s3notify_platform.table.check import SLOTS_AT_ONCE
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.open_table import OpenTable
 
 PARTITION: Final = "tagged"
-SLOTS_AT_ONCE: Final = 50
 FAILURES_MAX: Final = 100
 """After this number of failures without a success, a pass sends no more requests. A permission may be missing, or the
 store may be down.

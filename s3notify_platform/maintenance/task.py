@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+KEYS_SHOWN: Final = 5
+"""Largest number of keys that a report names."""
+
+COLUMNS_SHOWN: Final = 20
+"""Largest number of columns that a report names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

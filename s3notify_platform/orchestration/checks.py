@@ -12,7 +12,7 @@ import dagster as dg
 
 from s3notify_platform.engine.batch.heartbeats import purge_heartbeats
 from s3notify_platform.engine.commit.staged import Base
-from s3notify_platform.engine.values.plan import refuse_withdrawals
+from s3notify_platform.engine.values.slot_plan import refuse_withdrawals
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import CorruptError, S3NotifyError, UsageError
 from s3notify_platform.kernel.limits import OVERDUE_SECONDS
@@ -37,7 +37,7 @@ from s3notify_platform.spark.spark_jobs import SparkJobs
 from s3notify_platform.table.pinned_schema import added_fields, schema_of
 from s3notify_platform.table.snapshot import Snapshot
 
-SHOWN: Final = 20
+SLOTS_SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
@@ -145,7 +145,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
             "slots_signalled": len(missed),
             "missed_slots": _slots(missed),
             "slots_unreadable": dg.MetadataValue.json(
-                {str(slot): found.failed[slot].error for slot in sorted(found.failed)[:SHOWN]}
+                {str(slot): found.failed[slot].error for slot in sorted(found.failed)[:SLOTS_SHOWN]}
             ),
             **facts,
         },
@@ -182,7 +182,7 @@ def _base(source: Source) -> Base:
 def _slots(found: Iterable[Slot]) -> str:
     """The first few of these slots, as text."""
     ordered = sorted(found)
-    return ", ".join(map(str, ordered[:SHOWN])) + (", …" if len(ordered) > SHOWN else "")
+    return ", ".join(map(str, ordered[:SLOTS_SHOWN])) + (", …" if len(ordered) > SLOTS_SHOWN else "")
 
 
 def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckResult:

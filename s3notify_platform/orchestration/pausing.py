@@ -18,9 +18,9 @@ from s3notify_platform.orchestration.dagster_internals import (
 )
 
 LOOKS: Final = 5
-LOOK_SECONDS: Final = 0.5
+SWITCH_LOOK_SECONDS: Final = 0.5
 """A tick that ends after the switch may overwrite the new status with the old status. So the status is checked `LOOKS`
-times, `LOOK_SECONDS` apart.
+times, `SWITCH_LOOK_SECONDS` apart.
 """
 
 
@@ -82,7 +82,7 @@ def switch(instance: dg.DagsterInstance, source: str, *, on: bool, clock: Clock 
         if not others:
             return False
         changed = True
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(SWITCH_LOOK_SECONDS)
     if any(state.is_running is not on for state in _sensors(instance, source)):
         raise UnavailableError(f"the switch of {source}_sensor does not stay: try again")
     return changed

@@ -40,7 +40,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     WorkerStatus,
 )
 
-ANSWER_SECONDS: Final = 5
+CODE_SERVER_SECONDS: Final = 5
 """A code server that takes longer to answer counts as present."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1")
@@ -99,7 +99,7 @@ def _is_silent(server: dict[str, Any]) -> bool:
     path = server.get("socket")
     try:
         with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as tried:
-            tried.settimeout(ANSWER_SECONDS)
+            tried.settimeout(CODE_SERVER_SECONDS)
             tried.connect(path or (server["host"], server["port"]))
     except (FileNotFoundError, ConnectionRefusedError):
         return True
@@ -116,7 +116,7 @@ def _has(server: dict[str, Any], run: DagsterRun) -> bool:
     )
     try:
         asked = client.can_cancel_execution(
-            CanCancelExecutionRequest(run_id=run.run_id), timeout=ANSWER_SECONDS
+            CanCancelExecutionRequest(run_id=run.run_id), timeout=CODE_SERVER_SECONDS
         )
     except DagsterUserCodeUnreachableError:
         return True

@@ -21,7 +21,7 @@ from s3notify_platform.orchestration.io_manager import TRACEBACKS
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.source.source import Source
 
-RUNS_MAX: Final = 10
+RUNS_NAMED: Final = 10
 """Maximum number of runs that are named for a batch."""
 
 REPORTS_MAX: Final = 20
@@ -42,7 +42,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     sensors = _sensors(instance, source.name)
 
     def runs_of(batch: str) -> tuple[str, ...]:
-        runs = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}), limit=RUNS_MAX)
+        runs = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}), limit=RUNS_NAMED)
         return tuple(f"{run.run_id} ({run.status.value})" for run in runs)
 
     reported = instance.fetch_materializations(
@@ -73,7 +73,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
 def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
     """The traceback of the slot's last failure, if the last failed runs have it."""
     wanted = RunsFilter(tags={SOURCE_TAG: source}, statuses=[dg.DagsterRunStatus.FAILURE])
-    for run in instance.get_runs(filters=wanted, limit=RUNS_MAX):
+    for run in instance.get_runs(filters=wanted, limit=RUNS_NAMED):
         for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
             event = entry.dagster_event
             failure = event.step_failure_data.user_failure_data if event is not None else None

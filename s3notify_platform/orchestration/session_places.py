@@ -22,7 +22,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.process import locked
 
-LOOK_SECONDS: Final = 0.5
+PLACES_LOOK_SECONDS: Final = 0.5
 
 _TAKEN: Final[list[IO[str]]] = []
 
@@ -54,4 +54,4 @@ def take_place(
                 f"waiting: {limit} Spark sessions of this machine are in use, as many as `max_sessions` allows"
             )
             said = True
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(PLACES_LOOK_SECONDS)

@@ -22,7 +22,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
 
-PARALLELISM: Final = 8
+CHAIN_REMOVALS_IN_FLIGHT: Final = 8
 """Number of an ack chain's records that are removed in parallel."""
 
 
@@ -54,7 +54,7 @@ class SourceClients:
     @property
     def chains(self) -> AckChains:
         """The ack chains of this source's batches."""
-        return AckChains(self.records, parallelism=PARALLELISM)
+        return AckChains(self.records, parallelism=CHAIN_REMOVALS_IN_FLIGHT)
 
     @property
     def backlog(self) -> RescanBacklog:

@@ -8,7 +8,6 @@ log cannot be erased.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -19,14 +18,12 @@ from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.explain.prices import dollars
 from s3notify_platform.explain.slot_map import LEGEND, SlotMap
+from s3notify_platform.explain.table_facts import TableFacts
 from s3notify_platform.explain.version_times import VersionTimes
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.source.source import Source
-from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 TOP: Final = 25
@@ -139,23 +136,26 @@ class SourceNow:
         Cost: 1 HEAD for each table version that last changed a slot, unless this process knows the version's time
         already; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
         """
-        facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
+        facts = TableFacts.of(self.snapshot)
         failing, slots = self.failing, self._map(facts)
-        quarantine = {slot: each for slot, each in sorted(facts.items()) if each.rejects or each.failing}
-        packs = [*self.snapshot.packs.values(), *self.snapshot.manifest.rejects]
+        quarantine = {
+            slot: each for slot, each in sorted(facts.slots.items()) if each.rejects or each.failing
+        }
         metadata: dict[str, Any] = {
             "slot_map": dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in slots.table()]),
             "slot_map_legend": LEGEND,
-            "dagster/row_count": sum(each.rows for each in facts.values()),
-            "table_version": self.snapshot.version,
-            "table_files": len(packs),
-            "table_bytes": sum(pack.size for pack in packs),
-            "slots_committed": len(facts),
+            "dagster/row_count": facts.total(lambda slot: slot.rows),
+            "table_version": facts.version,
+            "table_files": facts.files,
+            "table_bytes": facts.bytes,
+            "slots_committed": len(facts.slots),
             "slots_in_flight": len(slots.in_flight),
             "slots_failing": len(slots.failing),
-            **{f"slots_stale_{table}": count for table, count in self._stale(facts).items()},
-            "quarantine_records": sum(each.rejects for each in facts.values()),
-            "quarantine_objects": sum(each.failing for each in facts.values()),
+            **{
+                f"slots_stale_{table}": count for table, count in facts.stale(self.source, self.codes).items()
+            },
+            "quarantine_records": facts.total(lambda slot: slot.rejects),
+            "quarantine_objects": facts.total(lambda slot: slot.failing),
         }
         if failing:
             rows = [
@@ -171,32 +171,19 @@ class SourceNow:
             metadata["quarantine"] = dg.MetadataValue.table(rows)
         return metadata
 
-    def _map(self, facts: Mapping[Slot, SlotFacts]) -> SlotMap:
-        reader, now_ms = self.source.table().reader, SYSTEM_CLOCK.wall_ms()
-        times = _times(self.snapshot.table)
+    def _map(self, facts: TableFacts) -> SlotMap:
+        now_ms, times = SYSTEM_CLOCK.wall_ms(), _times(self.snapshot.table)
         times.note(self.created, now_ms)
-        created = times.of(reader, {each.generation for each in facts.values()})
         opened = self.state.open if self.state is not None else ()
         asked = {slot for batch in opened if batch.id != self.batch for slot in batch.slots}
         every = self.source.location.all_slots()
-        return SlotMap(
-            slots=self.source.location.slots,
-            ages={slot: max(0, now_ms - created[each.generation]) / 1000 for slot, each in facts.items()},
-            rows={slot: each.rows for slot, each in facts.items()},
-            quarantined={slot: each.rejects + each.failing for slot, each in facts.items()},
+        return facts.map(
+            self.source.location.slots,
+            times.of(self.source.table().reader, facts.generations),
+            now_ms,
             in_flight=every if EVERYTHING in asked else {slot for slot in every if slot in asked},
-            failing={Slot(slot) for slot in self.failing if slot != EVERYTHING},
+            failing=self.failing,
         )
-
-    def _stale(self, facts: Mapping[Slot, SlotFacts]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for name, code in self.codes.items():
-            if name == self.source.name:
-                found[name] = sum(each.is_stale(code) for each in facts.values())
-            else:
-                with suppress(S3NotifyError):  # an error of a slot asset is no error of the source
-                    found[name] = len(stale_slots(self.source.location.table(name), code))
-        return found
 
 
 @lru_cache(maxsize=64)

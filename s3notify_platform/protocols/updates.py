@@ -38,7 +38,10 @@ from s3notify_platform.kernel.ports import (
     Written,
 )
 
-CEILING_SECONDS: Final = 2.0
+CONTENDED_ATTEMPTS: Final = 30
+"""Number of attempts for a record that many processes change."""
+
+UPDATE_CEILING_SECONDS: Final = 2.0
 """The longest backoff between two attempts, in seconds."""
 
 WRITER: Final = "s3notify-writer"
@@ -83,7 +86,7 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
-    for attempt in attempts(clock, rounds, ceiling=CEILING_SECONDS):
+    for attempt in attempts(clock, rounds, ceiling=UPDATE_CEILING_SECONDS):
         if attempt and in_doubt and sending and not may_resend():
             break
         try:
@@ -203,7 +206,7 @@ class Updates:
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
         """A write in doubt: the record version to replace, its value, and its result."""
-        for attempt in attempts(self._clock, self._rounds, ceiling=CEILING_SECONDS):
+        for attempt in attempts(self._clock, self._rounds, ceiling=UPDATE_CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)
                 version = found.version if found is not None else None

@@ -21,10 +21,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from s3notify_platform.engine.read.reader import sample_of, schema_of_sample
 from s3notify_platform.engine.run_state import Run
 from s3notify_platform.engine.stage.staging import STAGED_COLUMN
-from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS
+from s3notify_platform.engine.values.slot_plan import SlotPlan
+from s3notify_platform.engine.values.task_rows import LINEAGE_COLUMNS
 from s3notify_platform.engine.values.unforeseen import trace_of
 from s3notify_platform.formats.inference import new_fields
 from s3notify_platform.formats.registry import FORMATS, fixed_schema

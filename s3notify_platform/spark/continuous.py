@@ -1,7 +1,7 @@
 """Updates a table whenever its bucket changes, without Dagster.
 
 `run` polls the keyspace, and ingests the changed slots by `Ingest.rounds`. Correctness depends only on the table. The
-record of seen signals (`engine.batch.signals_seen`) is a hint: if a slot is ingested again, no row is committed twice.
+record of seen signals (`engine.batch.last_poll`) is a hint: if a slot is ingested again, no row is committed twice.
 Several of these processes, and Dagster, may work on one table.
 
 The function `decide` chooses whether a batch lists the bucket or reads the entries of the source's topic (`s3notify
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
+from s3notify_platform.engine.batch.last_poll import Seen, read_seen, write_seen
 from s3notify_platform.engine.batch.list_or_follow import Decision, decide, topic_epoch
-from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_seen
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Round, close, commit_rounds
 from s3notify_platform.engine.run_state import Reading
@@ -121,7 +121,7 @@ class ContinuousIngest:
         """Polls at this interval, and ingests changes until `stop` is set. With `every_seconds` None, ingests the
         present changes, and returns.
 
-        Continues from the last signals that any process has seen (`engine.batch.signals_seen`). Compares all objects at
+        Continues from the last signals that any process has seen (`engine.batch.last_poll`). Compares all objects at
         the first start and every `SWEEP_SECONDS`; with `sweep`, also at this start. A table with missing versions is
         refused. During an outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the
         error. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.

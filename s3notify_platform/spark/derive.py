@@ -19,7 +19,7 @@ from s3notify_platform.engine.loop import Results, StagedTable
 from s3notify_platform.engine.stage.staging import WRITES_IN_FLIGHT, Packs, table_of_task
 from s3notify_platform.engine.values.results import Progress, SlotResult
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.engine.values.rows import STAGED, FailedSlot, WrittenPack
+from s3notify_platform.engine.values.task_rows import STAGED, FailedSlot, WrittenPack
 from s3notify_platform.engine.values.unforeseen import trace_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import ConflictError, FencedError, S3NotifyError, UsageError

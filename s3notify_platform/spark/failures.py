@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from s3notify_platform.engine.values.results import Progress
-from s3notify_platform.engine.values.rows import FailedSlot
+from s3notify_platform.engine.values.task_rows import FailedSlot
 from s3notify_platform.engine.values.unforeseen import bounded, is_outage, speaks_of_outage, trace_of
 from s3notify_platform.kernel import errors
 from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError

@@ -33,10 +33,10 @@ from s3notify_platform.engine.stage.staging import (
     staging_task,
     storing_task,
 )
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.plan import PLANNED, Plan, SlotPlan, planned_in
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.results import Progress
-from s3notify_platform.engine.values.rows import (
+from s3notify_platform.engine.values.slot_plan import PLANNED, Plan, SlotPlan, planned_in
+from s3notify_platform.engine.values.task_rows import (
     LINEAGE_COLUMNS,
     LISTED,
     STAGED,

@@ -10,10 +10,10 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import About
 from s3notify_platform.stores.kinds import KINDS
 
-OWN: Final = "_s3notify/"
+OWN_PREFIX: Final = "_s3notify/"
 """Prefix of the platform's own objects, unless a source has another prefix. No source reads these objects."""
 
-QUEUE_PREFIX: Final = f"{OWN}queue/"
+QUEUE_PREFIX: Final = f"{OWN_PREFIX}queue/"
 """Prefix of the notification queue. The queue is outside of the sources' prefixes, so all sources and writers share
 it.
 """

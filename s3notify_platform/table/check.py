@@ -48,7 +48,7 @@ from s3notify_platform.table.versions import kept_versions
 SLOTS_AT_ONCE: Final = 50
 """The number of slots whose objects are in memory at the same time."""
 
-SHOWN: Final = 100
+PROBLEMS_SHOWN: Final = 100
 """The largest number of problems that are listed. `TableCheck.found` counts all problems."""
 
 COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
@@ -56,7 +56,7 @@ COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheck:
-    """The result of a check. `problems`: one sentence for each problem, at most `SHOWN` sentences.
+    """The result of a check. `problems`: one sentence for each problem, at most `PROBLEMS_SHOWN` sentences.
 
     `found`: the number of all problems.
     """
@@ -102,7 +102,7 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
         packs=len(snapshot.packs),
         rows=snapshot.rows,
         objects=objects,
-        problems=tuple(problems[:SHOWN]),
+        problems=tuple(problems[:PROBLEMS_SHOWN]),
         found=len(problems),
     )
 

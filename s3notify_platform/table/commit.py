@@ -52,7 +52,7 @@ from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.delta.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.delta.checkpoint import LastCheckpoint
 from s3notify_platform.table.delta.log_state import OtherLogError
-from s3notify_platform.table.known import LINEAGE, Known
+from s3notify_platform.table.known import LINEAGE_MAX, Known
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Change, Proposal, applied, next_version
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
@@ -68,8 +68,8 @@ HELD_SECONDS: Final = 1.0
 
 CHECKPOINT_EVERY: Final = 20
 
-BACKOFF_BASE_SECONDS: Final = 0.02
-BACKOFF_CEILING_SECONDS: Final = 5.0
+COMMIT_BACKOFF_BASE_SECONDS: Final = 0.02
+COMMIT_BACKOFF_CEILING_SECONDS: Final = 5.0
 """With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s, the writers would need twice as
 many attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
@@ -183,7 +183,10 @@ class Committer:
                 )
             self.clock.sleep(
                 backoff_seconds(
-                    attempt, self.clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS
+                    attempt,
+                    self.clock,
+                    base=COMMIT_BACKOFF_BASE_SECONDS,
+                    ceiling=COMMIT_BACKOFF_CEILING_SECONDS,
                 )
             )
             attempt += 1
@@ -283,7 +286,7 @@ class Committer:
                 f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
                 "or the table was forgotten: plan again"
             )
-        lineage = (*base.lineage, (version, number))[-LINEAGE:]
+        lineage = (*base.lineage, (version, number))[-LINEAGE_MAX:]
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
 
     def _counts(self, known: Known, version: int, number: int) -> bool:

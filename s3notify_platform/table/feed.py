@@ -16,11 +16,11 @@ from functools import partial
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
-from s3notify_platform.table.changes import SCHEMA, StateChange, decode
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reading import PackPart, ReadTask, read
 from s3notify_platform.table.snapshot import LogReader
+from s3notify_platform.table.state_changes import SCHEMA, StateChange, decode
 from s3notify_platform.table.versions import kept_versions
 
 

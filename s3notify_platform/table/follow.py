@@ -54,7 +54,7 @@ from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
-STEP_BYTES: Final = 256 << 20
+FOLLOW_STEP_BYTES: Final = 256 << 20
 """The limits of one step: the number of changed objects, and the number of bytes that these objects add. If a single
 version of the source has more, the derived table is rebuilt.
 """
@@ -204,7 +204,7 @@ class FollowingTable:
     vectors: bool = False
     clock: Clock = SYSTEM_CLOCK
     step_objects: int = STEP_OBJECTS
-    step_bytes: int = STEP_BYTES
+    step_bytes: int = FOLLOW_STEP_BYTES
 
     def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
         """Advances the table to the newest version of its source. Calls may be repeated, and may run concurrently.

@@ -28,12 +28,10 @@ from s3notify_platform.kernel.errors import CorruptError, UnavailableError, Unkn
 from s3notify_platform.kernel.ports import Record, RecordStore
 from s3notify_platform.kernel.slots import HASH
 from s3notify_platform.protocols.notification_queue import TopicUser
-from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.protocols.updates import CONTENDED_ATTEMPTS, Updates
 
 KNOWN: Final = "_s3notify-known"
 """The partition of these records in a record store, or their folder in a bucket."""
-
-ATTEMPTS: Final = 30
 
 RESTARTS: Final = 2
 """After this number of conflicts with other writers, a command that rewrites the table makes the other writers wait
@@ -42,7 +40,7 @@ RESTARTS: Final = 2
 PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
 
-LINEAGE: Final = 64
+LINEAGE_MAX: Final = 64
 """The largest number of versions whose manifest numbers a snapshot keeps. The newest versions are kept."""
 
 Lineage = tuple[tuple[int, int], ...]
@@ -167,7 +165,7 @@ class KnownRecord:
             after = change(before)
             return (after.dumps() if after is not None and after != before else None), after
 
-        updates = Updates(self.records, self.clock, rounds=ATTEMPTS)
+        updates = Updates(self.records, self.clock, rounds=CONTENDED_ATTEMPTS)
         try:
             return updates.change(KNOWN, self.key, decide, known=seen)
         except UnknownOutcomeError as error:  # the change is safe to apply twice, so the caller may repeat it

@@ -15,8 +15,8 @@ from typing import Any, Final
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.limits import MANIFEST_BYTES
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.changes import StateChange, encode, fits_inline
 from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.state_changes import StateChange, encode, fits_inline
 from s3notify_platform.table.states.state_levels import StateSet
 
 FORMAT: Final = 1

@@ -5,10 +5,10 @@ rule.
 from typing import Final
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.stores.config import OWN
+from s3notify_platform.stores.config import OWN_PREFIX
 from s3notify_platform.table.known import KNOWN
 
-USUAL: Final = (OWN, f"{KNOWN}/")
+USUAL: Final = (OWN_PREFIX, f"{KNOWN}/")
 """The platform's prefixes in every bucket."""
 
 

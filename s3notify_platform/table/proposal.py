@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.changes import StateChange
 from s3notify_platform.table.delta import actions
 from s3notify_platform.table.delta.actions import Add, LogVersion, MetaData, Remove
 from s3notify_platform.table.delta.log_state import after
 from s3notify_platform.table.manifest import Followed, Manifest, SlotFacts
 from s3notify_platform.table.snapshot import Snapshot, state_of
+from s3notify_platform.table.state_changes import StateChange
 from s3notify_platform.table.states.state_levels import StateSet
 
 

@@ -10,7 +10,7 @@ the new read continues at this offset. Otherwise the new read begins at the obje
 in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the object stays in
 quarantine with the new reason.
 
-Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
+Limits: at most `PENDING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
 states of pending objects in memory. Further objects need another call of `retry`. One version requests the new read of
 several slots, which have at most `REQUEST_MAX` failing objects and rejects in total. A slot with more failing objects
 and rejects gets a version of its own. If an object is being read in parts and has not failed, the object is already
@@ -42,7 +42,7 @@ from s3notify_platform.table.reread import ask_again
 from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
-WAITING_MAX: Final = 100_000
+PENDING_MAX: Final = 100_000
 """The largest number of objects of one slot whose next read may be pending."""
 
 REQUEST_MAX: Final = 200_000
@@ -129,7 +129,7 @@ class Retried:
     the chosen rejects.
 
     `waiting`: the number of these objects whose retry was requested before. `left`: the number of objects beyond
-    `WAITING_MAX`, which need another call.
+    `PENDING_MAX`, which need another call.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -285,7 +285,7 @@ class _Retry:
             if not states:
                 continue
             new = [key for key, state in states.items() if not state.pending]
-            taken = new[: max(0, WAITING_MAX - base.manifest.slot(slot).pending)]
+            taken = new[: max(0, PENDING_MAX - base.manifest.slot(slot).pending)]
             parts.append(
                 Retried(
                     slots=(slot,),

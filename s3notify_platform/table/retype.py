@@ -68,7 +68,7 @@ PACKS_AT_ONCE: Final = 2
 MARKED_MAX: Final = 100_000
 """The largest number of objects that are marked one by one. If there are more objects, whole slots are read again."""
 
-PASSES: Final = 4
+RETYPE_PASSES: Final = 4
 
 LOST_SHOWN: Final = 5
 
@@ -420,7 +420,7 @@ def retyped(
     call. The caller must signal the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
-    for _ in range(PASSES):
+    for _ in range(RETYPE_PASSES):
         if not change.convert(found, track=track):
             break
         newest = table.newest()

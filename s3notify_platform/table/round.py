@@ -27,7 +27,6 @@ from typing import Any, Final
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.changes import state_changes
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.delta.metadata import raised, united
 from s3notify_platform.table.log_table import LogTable
@@ -37,6 +36,7 @@ from s3notify_platform.table.packs.round_packs import Withdrawal
 from s3notify_platform.table.pinned_schema import both_sources, was_retyped
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.state_changes import state_changes
 from s3notify_platform.table.states.state_levels import Next
 from s3notify_platform.table.states.state_merge import merge, plan_merge
 

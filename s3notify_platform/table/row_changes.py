@@ -28,12 +28,12 @@ import pyarrow.compute as pc
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import Ranged
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.changes import StateChange
 from s3notify_platform.table.delta.actions import Add, Remove
 from s3notify_platform.table.feed import NoFeedError, VersionChanges, changes_of, not_kept
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
 from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.state_changes import StateChange
 from s3notify_platform.table.versions import RETYPED, ROLLBACK, VALUES
 
 CHANGE_COLUMNS: Final = pa.schema(

@@ -45,8 +45,8 @@ class Snapshot:
     `number`: the `n` of the manifest of the newest version that the platform itself wrote. `etag`: the ETag of the
     version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`: the newest
     checkpoint that the process knows. `record`: the stored record that was read with the snapshot. `known`: the same
-    record, decoded. `lineage`: at most `LINEAGE` versions up to this version. `fresh`: the paths of the packs that this
-    version adds, if the version is not committed yet.
+    record, decoded. `lineage`: at most `LINEAGE_MAX` versions up to this version. `fresh`: the paths of the packs that
+    this version adds, if the version is not committed yet.
     """
 
     version: int

@@ -16,8 +16,8 @@ from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import assign_splits, cut, work_rows
 from s3notify_platform.engine.stage.staging import staging_task
-from s3notify_platform.engine.values.plan import Plan
-from s3notify_platform.engine.values.rows import WORK
+from s3notify_platform.engine.values.slot_plan import Plan
+from s3notify_platform.engine.values.task_rows import WORK
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.snapshot import Snapshot

@@ -26,7 +26,7 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     TopicSettings,
 )
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+from s3notify_platform.protocols.notification_queue.owners import BALANCE_SECONDS
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, Seconds, cpu, short, timed, times
 from tests.benchmarks.queue_requests import BATCH, BODY, WRITERS, requests_figures
@@ -397,7 +397,7 @@ def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
     with Recorder() as recorder:
         writer = Writer.of(place, "owner", endpoint=endpoint(recorder.url()))
         with delivering(place) as first, delivering(place):
-            time.sleep(3 * BEAT_SECONDS)  # in this time, the workers share the shards
+            time.sleep(3 * BALANCE_SECONDS)  # in this time, the workers share the shards
             for n in range(64):  # single puts use all shards
                 writer.announce([f"in/before-{n}"])
             recorder.wait(64)

@@ -15,7 +15,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.snapshot import Snapshot

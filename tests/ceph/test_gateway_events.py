@@ -42,7 +42,7 @@ def project(ceph: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", SECRET)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(bucket_notifications, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(bucket_notifications, "SECOND_READ_SECONDS", 0.01)
     with FaultProxy(ceph.server.endpoint_url) as proxy:
         proxy.added["X-Forwarded-Proto"] = "https"
         yield Project(ceph.server, tmp_path, endpoint_url=proxy.url)

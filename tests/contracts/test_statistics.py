@@ -27,7 +27,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
-from s3notify_platform.table.delta.statistics import COLUMNS
+from s3notify_platform.table.delta.statistics import STATISTICS_COLUMNS
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import described, grown, schema_of
 from s3notify_platform.table.round import RoundChange, SlotRound
@@ -52,7 +52,7 @@ KINDS = {
     "yes": pa.bool_(),
     "void": pa.string(),
 }
-MORE = {f"c{number}": pa.int32() for number in range(COLUMNS)}
+MORE = {f"c{number}": pa.int32() for number in range(STATISTICS_COLUMNS)}
 """More columns, so many that the table has no statistics of the last columns."""
 SCHEMA = pa.schema(LINEAGE | KINDS | MORE)
 EPOCH = dt.datetime(2026, 1, 1)
@@ -311,7 +311,7 @@ def test_every_live_file_has_statistics(tmp_path: Path) -> None:
         assert leaves(stats["nullCount"]) == leaves(stats["minValues"]) + 3, (
             "the columns yes, void and odd have no bounds"
         )
-        assert leaves(stats["nullCount"]) == COLUMNS
+        assert leaves(stats["nullCount"]) == STATISTICS_COLUMNS
         assert stats["minValues"]["id"] == min(each["id"] for each in rows)
         assert stats["maxValues"]["id"] == max(each["id"] for each in rows)
         inner = [(each["place"] or {}).get("in") for each in rows]

@@ -10,7 +10,7 @@ import pytest
 from s3notify_platform.deploy import Role, Tables, policy
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance import vacuum
+from s3notify_platform.maintenance import vacuuming
 from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.snapshot import Snapshot
@@ -41,8 +41,8 @@ def test_writer_and_viewer_roles_allow_exactly_what_is_needed(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writers commit, merge and remove files. A viewer does not need manifests, states or rejects."""
-    now_ms, month_ms = vacuum.store_now_ms, 30 * 86_400_000
-    monkeypatch.setattr(vacuum, "store_now_ms", lambda *given: now_ms(*given) + month_ms)
+    now_ms, month_ms = vacuuming.store_now_ms, 30 * 86_400_000
+    monkeypatch.setattr(vacuuming, "store_now_ms", lambda *given: now_ms(*given) + month_ms)
     place = Place(ministack, overwrites="vectors")
     bucket = place.store.config.bucket
     places = replace(places_of(bucket, tables=Tables()), bucket=bucket)
@@ -64,7 +64,9 @@ def test_writer_and_viewer_roles_allow_exactly_what_is_needed(
         del proxy.answered[:]
         place.store.put(f"{table.layout.data}garbage.parquet", b"")
         compact(table)
-        vacuum.vacuum(table.committer, newest(place.source), retention_seconds=7 * 86_400, clock=SYSTEM_CLOCK)
+        vacuuming.vacuum(
+            table.committer, newest(place.source), retention_seconds=7 * 86_400, clock=SYSTEM_CLOCK
+        )
         assert any(one.method == "DELETE" and "/data/" in one.path for one in proxy.answered)
         assert granted("sweep", proxy)
 

@@ -168,7 +168,6 @@ def test_an_unreachable_endpoint_is_unavailable(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error class must allow a retry, since the endpoint may come back."""
-    monkeypatch.setattr("s3notify_platform.stores.s3.requests.ATTEMPTS", 2)
     site = site_of(
         s3={
             "endpoint_url": "http://127.0.0.1:9",

@@ -17,7 +17,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.quarantine_retry import RetryRequest
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.conditional import leased_store
 from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.formats.csv.csv_format import HEADER_BYTES
+from s3notify_platform.kernel.limits import MAX_CSV_HEADER_BYTES
 from s3notify_platform.kernel.slots import Slot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import COLUMNS, changing_source, place_of
@@ -103,5 +103,5 @@ def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -
         done = key in states and states[key].reach_end
         # The next run also reads footers, and the ends of records that extend beyond their split. For CSV, the next run
         # also scans for quotes, and every split reads the header.
-        headers = (left[key] // PART + 3) * HEADER_BYTES if key.endswith(".csv") else 0
+        headers = (left[key] // PART + 3) * MAX_CSV_HEADER_BYTES if key.endswith(".csv") else 0
         assert read[key] <= (0 if done else 2.5 * left[key] + headers), (key, read, left)

@@ -15,7 +15,7 @@ from s3notify_platform.kernel.errors import FencedError, UsageError
 from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.maintenance.table_erasure import erase
 from s3notify_platform.maintenance.table_rollback import roll_back
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import LogVersion

@@ -16,7 +16,7 @@ from s3notify_platform.kernel.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault
 from tests.support.log_rounds import Rounds

@@ -18,7 +18,7 @@ from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageE
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
+from s3notify_platform.spark.datasource.query import S3NotifyDataSource, register
 from s3notify_platform.spark.datasource.read_rows import whole_schema, work_of
 from s3notify_platform.table.versions import history
 from tests.support.ingested import Place
@@ -152,7 +152,7 @@ def test_record_with_a_field_unknown_to_inference_is_a_reject(
     """A user who declares a schema decides to ignore other fields. With an inferred schema, nobody has decided to
     ignore a field.
     """
-    from s3notify_platform.spark.datasource import batch as datasource
+    from s3notify_platform.spark.datasource import query as datasource
 
     monkeypatch.setattr(datasource, "SAMPLED_FROM", 1)
     lake = bare_lake()

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.plan import listing_chains as listing
 from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE
-from s3notify_platform.engine.values.plan import Plan
+from s3notify_platform.engine.values.slot_plan import Plan
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from s3notify_platform.engine.loop import Round, commit_round
 from s3notify_platform.engine.run_state import Run
 from s3notify_platform.maintenance.set_types import SetTypes
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.spark_jobs import SparkJobs

@@ -19,7 +19,7 @@ from s3notify_platform.formats.time_patterns import time_pattern
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from s3notify_platform.table.quarantined import Choice, retry
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of

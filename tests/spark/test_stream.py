@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.maintenance.table_rollback import roll_back
-from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
+from s3notify_platform.spark.datasource.query import S3NotifyDataSource, register
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.table.row_changes import CHANGE_COLUMNS
 from tests.support.ingested import Place

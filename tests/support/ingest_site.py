@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.values.plan import Plan
+from s3notify_platform.engine.values.slot_plan import Plan
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.slots import Slot

@@ -14,8 +14,8 @@ from s3notify_platform.engine.read.splits import assign_splits, work_rows
 from s3notify_platform.engine.run_state import Run
 from s3notify_platform.engine.stage.collect import Collected, StagedPart
 from s3notify_platform.engine.stage.staging import staging_task
-from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
-from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, STAGED, WORK
+from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan, planned_in
+from s3notify_platform.engine.values.task_rows import LINEAGE_COLUMNS, STAGED, WORK
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.source.source import Source

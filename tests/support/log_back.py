@@ -1,7 +1,7 @@
 """Steps for tests of rollback to an earlier version of a table."""
 
 from s3notify_platform.maintenance.table_rollback import HOLDER, Rollback
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.versions import snapshot_of
 

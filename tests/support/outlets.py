@@ -6,7 +6,7 @@ from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+from s3notify_platform.protocols.notification_queue.owners import BALANCE_SECONDS
 
 GONE = Down(error="refused", reached=False)
 SILENT = Down(error="timed out", reached=True)
@@ -90,11 +90,11 @@ def refusing(*keys):
 
 
 def run_for(delivery, clock, seconds, step=0.25):
-    """Runs the delivery for this time: a beat every `BEAT_SECONDS`, with turns of shards between the beats."""
+    """Runs the delivery for this time: a beat every `BALANCE_SECONDS`, with turns of shards between the beats."""
     ends, beat_at = clock.now + seconds, clock.now
     while clock.now < ends:
         if clock.now >= beat_at:
             delivery.beat()
-            beat_at = clock.now + BEAT_SECONDS
+            beat_at = clock.now + BALANCE_SECONDS
         delivery.turn()
         clock.now += step

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.engine.commit.new_states import RoundFacts, settled
-from s3notify_platform.engine.values.object_outcome import Outcome, joined
-from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.object_read import Outcome, joined
+from s3notify_platform.engine.values.slot_plan import SlotPlan
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.ports import ETag, ObjectStore
 from s3notify_platform.kernel.slots import Slot

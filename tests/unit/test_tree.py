@@ -3,7 +3,8 @@
 import ast
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import s3notify_platform
@@ -18,10 +19,49 @@ PARALLEL = {"__init__", "__main__", "registry"}
 """File names that several folders have, because the files have the same role."""
 
 
+FOLDERS = {
+    # A command has the name of the folder whose work it starts.
+    "events", "explain", "reconcile", "table", "warm", "demo",
+    # The step of a round that commits, and the module by which all changes of a table are committed.
+    "commit",
+    # The rules of S3 on keys, and the rules of a source on rows.
+    "rules",
+    # The module with the package's main class.
+    "source",
+}  # fmt: skip
+"""Names that a file shares with a folder, with the reason."""
+
+TESTED_ELSEWHERE = {
+    # Definitions that Dagster loads: `tests/e2e` starts them.
+    "defs/demo",
+}
+"""Packages without unit tests, with the reason."""
+
+
 def test_file_names_are_unique() -> None:
-    """Otherwise two files could be confused. Commands are exempt: each is a file of `cli` with the command's name."""
-    names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.parent.name != "cli")
+    """Otherwise two files could be confused."""
+    names = Counter(path.stem for path in PACKAGE.rglob("*.py"))
     assert {name for name, count in names.items() if count > 1} <= PARALLEL
+
+
+def test_file_names_differ_from_folder_names() -> None:
+    """Otherwise a name in a sentence could mean the file or the folder."""
+    folders = {path.parent.name for path in PACKAGE.rglob("*.py")}
+    assert {path.stem for path in PACKAGE.rglob("*.py")} & folders == FOLDERS
+
+
+def test_each_package_has_its_unit_tests() -> None:
+    """A package is a folder with modules besides `__init__`."""
+    packages = {
+        str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path.stem not in PARALLEL
+    }
+    tested = {str(path.parent.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")}
+    assert packages - tested == TESTED_ELSEWHERE
+
+
+def test_each_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in TESTS.rglob("test_*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 
 def test_files_are_short() -> None:
@@ -96,3 +136,31 @@ def test_each_feature_of_an_original_has_its_test() -> None:
         if not (tests / path).is_file() or f"def {name}" not in (tests / path).read_text()
     ]
     assert not missing
+
+
+def test_a_number_has_one_name_and_a_name_one_number() -> None:
+    """Otherwise a reader who knows one module's `ATTEMPTS` would misread the other module's. `kernel/limits.py` has the
+    numbers that modules share.
+    """
+    found: dict[str, set[float]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for name, number in numbers_of(path):
+            found[name].add(number)
+    assert {name for name, values in found.items() if len(values) > 1} == set()
+
+
+def numbers_of(path: Path) -> Iterator[tuple[str, float]]:
+    """The names of a module's numbers. A number may be an arithmetic expression."""
+    for statement in ast.parse(path.read_text()).body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                pass
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pass
+            case _:
+                continue
+        kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+        if name.isupper() and all(isinstance(part, kinds) for part in ast.walk(value)):
+            number = eval(compile(ast.Expression(value), path.name, "eval"))
+            if isinstance(number, int | float):
+                yield name.removeprefix("_"), number

@@ -22,7 +22,7 @@ from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import (
-    KEEP_SECONDS,
+    CONNECTION_SECONDS,
     Answer,
     Delivered,
     Down,
@@ -120,7 +120,7 @@ class AmqpPush(PooledPush):
                 if not self._idle:
                     return None
                 kept = self._idle.pop()
-            if self._clock.monotonic() - kept[0] < KEEP_SECONDS:
+            if self._clock.monotonic() - kept[0] < CONNECTION_SECONDS:
                 return kept
             _end(kept[1])
 

@@ -39,12 +39,12 @@ from s3notify_platform.protocols.notification_queue import (
     Worker,
 )
 from s3notify_platform.protocols.notification_queue.owners import (
-    BEAT_SECONDS,
+    BALANCE_SECONDS,
     EXPIRY_SECONDS,
     LEASE_SECONDS,
 )
 
-STOP_SECONDS: Final = 3.0
+DELIVERY_STOP_SECONDS: Final = 3.0
 """At a clean stop, requests in flight get this time to end. After this time, the requests are cut off. The next owner
 of the shard delivers the entries again.
 """
@@ -70,7 +70,7 @@ class Delivery:
         poll_seconds: float = POLL_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
         expiry_seconds: float = EXPIRY_SECONDS,
-        beat_seconds: float = BEAT_SECONDS,
+        beat_seconds: float = BALANCE_SECONDS,
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class Delivery:
             stop.set()
             self._end()
             for helper in helpers:
-                helper.join(STOP_SECONDS)
+                helper.join(DELIVERY_STOP_SECONDS)
 
     def counts(self) -> Mapping[str, int]:
         """The numbers of entries delivered, failed and dead, of requests sent, and of shards owned; and the counts of
@@ -242,12 +242,12 @@ class Delivery:
 
     def _end(self) -> None:
         """Ends all deliveries, and releases the shards. Connections of deliveries that have not ended after
-        `STOP_SECONDS` are closed.
+        `DELIVERY_STOP_SECONDS` are closed.
         """
         for shard in self.shards.values():
             shard.ended.set()
         clock = self._queue.clock
-        deadline = clock.monotonic() + STOP_SECONDS
+        deadline = clock.monotonic() + DELIVERY_STOP_SECONDS
         for thread in self._threads.values():
             thread.join(max(0.0, deadline - clock.monotonic()))
         self._forget_topics(set())
@@ -292,11 +292,11 @@ class DeliverySettings(EgressSettings):
             minimum=0.5,
             maximum=60,
         ),
-    ] = BEAT_SECONDS
+    ] = BALANCE_SECONDS
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`."""
-        slower = self.heartbeat_seconds / BEAT_SECONDS
+        slower = self.heartbeat_seconds / BALANCE_SECONDS
         return Delivery(
             context.queue,
             egress=self.egress(),

@@ -20,8 +20,8 @@ from s3notify_platform.channels.delivery.endpoint import Endpoint, check_secret,
 from s3notify_platform.channels.delivery.logins import Login
 from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import (
+    CONNECTION_SECONDS,
     ERROR_CHARS,
-    KEEP_SECONDS,
     Answer,
     Delivered,
     Down,
@@ -31,17 +31,13 @@ from s3notify_platform.channels.delivery.push import (
 )
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_ANSWER_BYTES
 from s3notify_platform.protocols.notification_queue import Entry
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-ANSWER_BYTES: Final = 64 * 1024
-"""Maximum number of bytes of an answer's body that are read, so that the connection can be used again. After a longer
-body, the connection is closed.
-"""
-
-ANSWER_SECONDS: Final = 1.0
+BODY_SECONDS: Final = 1.0
 """Time limit for reading the body. Only the status matters."""
 
 RETRY_AFTER_MAX_SECONDS: Final = 300.0
@@ -117,10 +113,10 @@ class HttpPush(PooledPush):
             self._drop(connection)
             return Down(error=f"no answer: {described(error)}", reached=True)
         # Only the status matters; the body is read, within bounds, so the connection can be used again.
-        connection.deadline(min(deadline, self._clock.monotonic() + ANSWER_SECONDS))
+        connection.deadline(min(deadline, self._clock.monotonic() + BODY_SECONDS))
         text = b""
         try:
-            text = response.read(ANSWER_BYTES)
+            text = response.read(MAX_ANSWER_BYTES)
             whole = response.isclosed() and not response.length
         except (OSError, http.client.HTTPException, ValueError):
             whole = False
@@ -160,7 +156,7 @@ class HttpPush(PooledPush):
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if self._clock.monotonic() - connection.born < KEEP_SECONDS:
+            if self._clock.monotonic() - connection.born < CONNECTION_SECONDS:
                 return connection
             self._drop(connection)
 

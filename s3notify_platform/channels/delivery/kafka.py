@@ -39,7 +39,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 
 SASL: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 ACKS: Final = ("none", "broker")
-POLL_SECONDS: Final = 0.05
+KAFKA_POLL_SECONDS: Final = 0.05
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -100,7 +100,7 @@ class KafkaPush(PooledPush):
             while (
                 len(failures) < len(batch) and self._clock.monotonic() < deadline + 1.0 and not self._closed
             ):
-                producer.poll(POLL_SECONDS)
+                producer.poll(KAFKA_POLL_SECONDS)
         except (KafkaException, BufferError) as error:
             self._forget(producer)
             return Down(error=f"not acknowledged: {described(error)}", reached=True)

@@ -18,7 +18,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.protocols.notification_queue import Entry
 
-KEEP_SECONDS: Final = 60.0
+CONNECTION_SECONDS: Final = 60.0
 """Lifetime of a connection; after that the name is resolved again, and its addresses are checked again."""
 
 ERROR_CHARS: Final = 200

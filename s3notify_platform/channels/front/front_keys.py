@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import SECRET_MIN
 
-SECRET_MIN: Final = 16
 KEYS_MAX: Final = 1000
 
 _KEY_ID: Final = re.compile(r"[\w.+=@-]{3,128}", re.ASCII)

@@ -62,13 +62,11 @@ from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.inlets.listening import Listener, ListeningSettings
 from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.limits import SECRET_MIN
 from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import Event, decode_events
 
 log = logging.getLogger(__name__)
-
-SECRET_MIN: Final = 16
-"""Minimum number of characters of a secret."""
 
 WORKERS: Final = 2
 """Number of batches that are processed in parallel. If the queue is on a bucket, more workers would only wait for each
@@ -78,7 +76,7 @@ other.
 BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
-ANSWER_SECONDS: Final = 60.0
+POST_SECONDS: Final = 60.0
 """A post whose changes are not durable after this time is answered 503. A post that still waits is dropped; the changes
 of a post in progress may become durable later.
 """
@@ -215,7 +213,7 @@ class HttpInlet:
         """See `Application.handle`."""
         del head
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(POST_SECONDS):
                 answer = await self._handle(body)
         except TimeoutError:
             answer = _later("the store is slow", 1.0)

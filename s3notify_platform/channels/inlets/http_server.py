@@ -49,8 +49,8 @@ _TOO_MANY: Final = (
     b"content-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n\r\ntoo many connections\n"
 )
 _CHUNK: Final = 64 * 1024
-_DRAIN_SECONDS: Final = 1.0
-_DRAIN_BYTES: Final = 256 * 1024
+_UNREAD_SECONDS: Final = 1.0
+_UNREAD_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +326,7 @@ class _Connection:
         """Closes the connection after the answer was sent; a peer that reads slowly may lose the answer."""
         self._writer.close()
         with suppress(OSError, TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with asyncio.timeout(_UNREAD_SECONDS):
                 await self._writer.wait_closed()
         self._writer.transport.abort()
 
@@ -397,9 +397,9 @@ class _Connection:
             return
         await self.answer(answer)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with asyncio.timeout(_UNREAD_SECONDS):
                 read = 0
-                while read < _DRAIN_BYTES and (data := await self._reader.read(_CHUNK)):
+                while read < _UNREAD_BYTES and (data := await self._reader.read(_CHUNK)):
                     read += len(data)
 
     async def _next(self) -> object:

@@ -41,6 +41,7 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     QuotaExceeded,
 )
+from s3notify_platform.protocols.notification_queue.reserving import RETRY_AFTER_SECONDS
 from s3notify_platform.stores.open_store import open_store
 
 MEMORY: Final = 100_000
@@ -53,7 +54,6 @@ VERSION_MAX: Final = 1024
 CONFIGURATION_MAX: Final = 255
 """Maximum characters of the ids of a version and of a notification configuration, as on S3."""
 
-RETRY_AFTER_SECONDS: Final = 1.0
 POISON_RETRY_SECONDS: Final = 60.0
 
 _RETRY = (UnavailableError, UnknownOutcomeError)

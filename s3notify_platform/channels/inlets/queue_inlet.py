@@ -20,8 +20,8 @@ Outcomes of a message
       as if it were no S3 event message.
     - A clean stop: messages in progress become visible again immediately.
 
-Any number of inlets may share a queue. Requests: 1 receive every `WAIT_SECONDS` if idle; for 100 messages, in batches
-of 10, 10 receives, 10 deletes and one `accept`.
+Any number of inlets may share a queue. Requests: 1 receive every `RECEIVE_SECONDS` if idle; for 100 messages, in
+batches of 10, 10 receives, 10 deletes and one `accept`.
 """
 
 import logging
@@ -45,7 +45,7 @@ from s3notify_platform.protocols.notification_queue import Event, decode_events
 
 log = logging.getLogger(__name__)
 
-WAIT_SECONDS: Final = 5
+RECEIVE_SECONDS: Final = 5
 """Time that one receive waits, and so the time that a clean stop may take."""
 
 VISIBILITY_SECONDS: Final = 60
@@ -80,7 +80,7 @@ class PullInlet:
         *,
         name: str,
         clock: Clock = SYSTEM_CLOCK,
-        wait_seconds: int = WAIT_SECONDS,
+        wait_seconds: int = RECEIVE_SECONDS,
         visibility_seconds: int = VISIBILITY_SECONDS,
         gather: int = GATHER,
         max_receives: int = MAX_RECEIVES,
@@ -104,7 +104,7 @@ class PullInlet:
         self._counts: Counter[str] = Counter()
 
     def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. Ends after at most `WAIT_SECONDS` and the current `accept`."""
+        """See `Service.run`. Ends after at most `RECEIVE_SECONDS` and the current `accept`."""
         attempt = 0
         reported = ""
         started = False

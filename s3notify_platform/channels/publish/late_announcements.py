@@ -16,7 +16,7 @@ from s3notify_platform.kernel.errors import (
 )
 from s3notify_platform.protocols.notification_queue import NotificationQueue, QuotaExceeded, Topic
 
-ATTEMPTS: Final = 5
+ANNOUNCE_ATTEMPTS: Final = 5
 """Maximum number of a writer's attempts for one change. An attempt fails if the topics change meanwhile, or if a topic
 refuses a change that must be announced.
 """
@@ -67,7 +67,7 @@ class LateAnnouncements:
             return answered(
                 lambda: self._queue.see_topics() if moment is None else self._queue.topics_as_of(moment),
                 self._clock,
-                ATTEMPTS,
+                ANNOUNCE_ATTEMPTS,
             )
         return None
 
@@ -76,7 +76,7 @@ class LateAnnouncements:
         has no reservation for these changes. The topic may be full now, or the event too large for the topic.
         """
         todo = list(works)
-        for _ in attempts(self._clock, ATTEMPTS, base=0.5):
+        for _ in attempts(self._clock, ANNOUNCE_ATTEMPTS, base=0.5):
             try:
                 for work in todo:
                     work.announced &= self._queue.fits(topic, work.event)

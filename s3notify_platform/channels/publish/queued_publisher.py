@@ -54,7 +54,7 @@ from dataclasses import replace
 from s3notify_platform.channels.delivery.direct_delivery import DirectDelivery
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root
-from s3notify_platform.channels.publish.late_announcements import ATTEMPTS, LateAnnouncements
+from s3notify_platform.channels.publish.late_announcements import ANNOUNCE_ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.publish.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.publish.uploading import upload
 from s3notify_platform.kernel.attempts import attempts
@@ -274,7 +274,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                         work.outcome = error
 
     def _reserve_all(self, works: Sequence[PendingChange]) -> None:
-        for _ in attempts(self._clock, ATTEMPTS):
+        for _ in attempts(self._clock, ANNOUNCE_ATTEMPTS):
             began = self._clock.monotonic()
             for work in works:
                 work.held, work.began = [], began

@@ -60,7 +60,7 @@ from s3notify_platform.table.open_table import OpenTable
 TOPIC_SECONDS: Final = 30.0
 """Seconds between two reads of the topic, and so the longest time until a deleted topic is noticed."""
 
-SHOWN: Final = 10
+PARKED_SHOWN: Final = 10
 """Maximum number of parked slots in a tick's note."""
 
 
@@ -406,6 +406,6 @@ def _note_of(state: SensorState, poll: Poll, requests: Sequence[BatchRequest]) -
     if waiting := [slot for slot, item in state.failing.items() if not item.parked]:
         notes.append(f"{len(waiting)} to be retried")
     if parked := sorted(slot for slot, item in state.failing.items() if item.parked):
-        shown = ", ".join(map(str, parked[:SHOWN]))
+        shown = ", ".join(map(str, parked[:PARKED_SHOWN]))
         notes.append(f"{len(parked)} parked for now ({shown}): {state.failing[parked[0]].reason}")
     return ", ".join(notes)

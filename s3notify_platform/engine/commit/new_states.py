@@ -10,21 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.engine.values.slot_plan import SlotPlan
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.kernel.limits import MAX_REASON, MAX_UNFORESEEN
+from s3notify_platform.kernel.limits import MAX_FAILING_OBJECTS, MAX_REASON, MAX_UNFORESEEN
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
-
-FAILING_MAX: Final = 10_000
-"""Maximum number of a slot's objects that are in quarantine as whole objects.
-
-If more objects fail, they do not go to quarantine, and the slot stays failed.
-"""
 
 UNKNOWN_SCHEMAS: Final = 8
 """Maximum number of different sets of unknown fields that a slot reports in one round."""
@@ -66,7 +60,7 @@ class Settled:
 
 
 def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
-    """Settles a slot. `outcomes`: the joined outcome of each object that had to be read (`object_outcome.joined`).
+    """Settles a slot. `outcomes`: the joined outcome of each object that had to be read (`object_read.joined`).
 
     Raises `CorruptError` if a read continued from an offset, but the committed state belongs to another object version.
     """
@@ -164,7 +158,7 @@ def _quarantined(
     if planned.slot not in facts.last_attempt:
         return {}
     there = sum(state.failing for key, state in planned.before.items() if key in failed)
-    room = max(0, FAILING_MAX - (facts.failing.get(planned.slot, 0) - there))
+    room = max(0, MAX_FAILING_OBJECTS - (facts.failing.get(planned.slot, 0) - there))
     beyond = sorted(unforeseen)[MAX_UNFORESEEN:]
     wanted = sorted(failed.keys() - beyond)
     return {key: (failed[key] or "it could not be read")[:MAX_REASON] for key in wanted[:room]}

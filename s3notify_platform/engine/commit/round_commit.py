@@ -11,9 +11,9 @@ from typing import Any
 from s3notify_platform.engine.commit.staged import Base, StagedRound
 from s3notify_platform.engine.loop import Results
 from s3notify_platform.engine.run_state import Run
-from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.engine.values.results import SlotResult
-from s3notify_platform.engine.values.rows import FailedSlot
+from s3notify_platform.engine.values.slot_plan import Plan
+from s3notify_platform.engine.values.task_rows import FailedSlot
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import ConflictError, FencedError, S3NotifyError
 from s3notify_platform.kernel.slots import Slot

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from s3notify_platform.engine.commit.new_states import Settled
 from s3notify_platform.engine.stage.collect import StagedPart
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.plan import SlotPlan
-from s3notify_platform.engine.values.rows import FailedSlot
+from s3notify_platform.engine.values.object_read import Outcome
+from s3notify_platform.engine.values.slot_plan import SlotPlan
+from s3notify_platform.engine.values.task_rows import FailedSlot
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.packs.pack_set import PackSet, StagedPack

@@ -17,15 +17,16 @@ import pyarrow.compute as pc
 
 from s3notify_platform.engine.plan.compare_columns import Listed, compared
 from s3notify_platform.engine.plan.queued_versions import named_versions
-from s3notify_platform.engine.values.plan import Planned, SlotPlan, planned_rows
 from s3notify_platform.engine.values.row_schema import Batches, numbers_of, runs_of
-from s3notify_platform.engine.values.rows import (
+from s3notify_platform.engine.values.slot_plan import Planned, SlotPlan, planned_rows
+from s3notify_platform.engine.values.task_rows import (
     LISTED,
     FailedSlot,
     Requests,
     WantedSlot,
 )
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.limits import TASK_READS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import ETag, unaddressable
 from s3notify_platform.kernel.slots import Slot
@@ -48,7 +49,6 @@ from s3notify_platform.table.states.state_columns import pending_in
 if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry
 
-IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
 """Maximum number of unaddressable keys in a slot's plan: keys that S3 clients cannot address."""
 
@@ -199,7 +199,7 @@ def follow(
     for entry in named:
         by_slot[Slot(entry.slot)].append(entry)
     found: list[_Found] = []
-    with readers(IN_FLIGHT) as pool:
+    with readers(TASK_READS_IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             try:
                 versions = named_versions(source.enumerator(bucket), entries, pool)

@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE, Start
-from s3notify_platform.engine.values.rows import LISTED, Requests, WantedSlot
+from s3notify_platform.engine.values.task_rows import LISTED, Requests, WantedSlot
 from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.ports import ListedColumns
 from s3notify_platform.kernel.slots import Slot

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.engine.values.rows import LINEAGE_SCHEMA
+from s3notify_platform.engine.values.task_rows import LINEAGE_SCHEMA
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.inference import new_fields
 from s3notify_platform.formats.records import Offsets, Parsed

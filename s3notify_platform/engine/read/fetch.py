@@ -15,7 +15,8 @@ from obstore.exceptions import PreconditionError
 
 from s3notify_platform.engine.read.read_errors import unread
 from s3notify_platform.engine.values.unforeseen import described, is_unforeseen, trace_of
-from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES, MAX_REASON
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES
+from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES, MAX_REASON, TASK_READS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
@@ -29,15 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-IN_FLIGHT: Final = 32
 WINDOW_BYTES: Final = 32 << 20
 WINDOW_OBJECTS: Final = 512
-
-CHUNK_BYTES: Final = 8 << 20
-"""Number of bytes of a GET.
-
-A larger object is read in ranges, all pinned to one ETag, because a request has a time limit.
-"""
 
 _TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that a task reads of one object"
 
@@ -95,7 +89,7 @@ def fetch(
     def share(gets: Sequence[tuple[ObjectVersion, int]]) -> list[Fetched]:
         return [fetched(version, start) for version, start in gets]
 
-    with readers(IN_FLIGHT, "fetch") as pool:
+    with readers(TASK_READS_IN_FLIGHT, "fetch") as pool:
         pending: Iterator[list[Fetched]] | None = None
         for part in windows(
             versions, lambda version: version.size, most=WINDOW_OBJECTS, most_bytes=WINDOW_BYTES
@@ -107,7 +101,7 @@ def fetch(
                 for n in range(count)
             ]
             # Each thread gets one call for many objects. With one call for each object, the read took twice the time.
-            size = -(-len(gets) // IN_FLIGHT)
+            size = -(-len(gets) // TASK_READS_IN_FLIGHT)
             upcoming = pool.map(share, [gets[low : low + size] for low in range(0, len(gets), size)])
             if pending is not None:
                 yield _joined(pending)

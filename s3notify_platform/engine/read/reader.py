@@ -17,8 +17,8 @@ from s3notify_platform.engine.read.fetch import Fetched, fetch, gets_of
 from s3notify_platform.engine.read.isolation import failure_of, is_verdict, isolated
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
 from s3notify_platform.engine.read.splits import is_big
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.rows import LINEAGE_SCHEMA, ReadObject
+from s3notify_platform.engine.values.object_read import Outcome
+from s3notify_platform.engine.values.task_rows import LINEAGE_SCHEMA, ReadObject
 from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes

@@ -17,6 +17,7 @@ from s3notify_platform.engine.values.unforeseen import is_unforeseen
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.kernel.limits import MAX_WHOLE_BYTES
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import S3Store
 
-ATTEMPTS: Final = 4
-
-WHOLE_BYTES: Final = 512 << 20
-"""Size limit of objects that are read as a whole, because obstore cannot express their keys."""
+READ_ATTEMPTS: Final = 4
 
 
 class RemoteBytes:
@@ -62,13 +60,13 @@ class RemoteBytes:
     def read(self, start: int, end: int) -> bytes:
         """See `ObjectBytes.read`."""
         in_ranges = fits_obstore(self._version.key) and _reader(self._config) is not None
-        if not in_ranges and self._version.size > WHOLE_BYTES:
+        if not in_ranges and self._version.size > MAX_WHOLE_BYTES:
             raise RefusedError(
-                f"larger than {WHOLE_BYTES} bytes, under a key that can only be read as a whole"
+                f"larger than {MAX_WHOLE_BYTES} bytes, under a key that can only be read as a whole"
             )
         get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")
-        for _ in attempts(self._clock, ATTEMPTS):
+        for _ in attempts(self._clock, READ_ATTEMPTS):
             try:
                 return get(start, end)
             except (ConflictError, NotFoundError):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from s3notify_platform.engine.values.row_schema import Batches, Task
-from s3notify_platform.engine.values.rows import WORK, SplitOfTask
+from s3notify_platform.engine.values.task_rows import WORK, SplitOfTask
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, parts_of
 from s3notify_platform.source.source import Source

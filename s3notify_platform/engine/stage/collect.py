@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from s3notify_platform.engine.values.object_outcome import Outcome, joined
-from s3notify_platform.engine.values.plan import SlotPlan
-from s3notify_platform.engine.values.rows import (
+from s3notify_platform.engine.values.object_read import Outcome, joined
+from s3notify_platform.engine.values.slot_plan import SlotPlan
+from s3notify_platform.engine.values.task_rows import (
     FailedSlot,
     ReadObject,
     Requests,

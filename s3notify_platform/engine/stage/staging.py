@@ -29,7 +29,14 @@ from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import Found, SplitReader
 from s3notify_platform.engine.read.splits import work_of
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.engine.values.rows import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack
+from s3notify_platform.engine.values.task_rows import (
+    STAGED,
+    ReadObject,
+    Requests,
+    Staged,
+    StoredRows,
+    WrittenPack,
+)
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.limits import BATCH_BYTES
 from s3notify_platform.kernel.slots import Slot

@@ -16,7 +16,7 @@ from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
 _LINE_MAX: Final = 300
 """Maximum number of characters of one line of a traceback."""
 
-_MESSAGE_MAX: Final = 1000
+_MESSAGE_CHARS: Final = 1000
 
 _NETWORK: Final = re.compile(
     r"^(obstore|botocore|boto3|urllib3|requests|httpx|aiohttp|grpc|http|ssl|socket)\."
@@ -48,7 +48,7 @@ def described(error: BaseException) -> str:
     text are escaped.
     """
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
-    return text if isinstance(error, S3NotifyError) else text[:_MESSAGE_MAX]
+    return text if isinstance(error, S3NotifyError) else text[:_MESSAGE_CHARS]
 
 
 def trace_of(error: BaseException) -> str:

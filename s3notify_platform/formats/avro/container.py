@@ -12,8 +12,8 @@ numbers. A type that contains itself, and arrays whose items take no bytes, are 
 Fields that are always null are not decoded. Such fields take no bytes, so a small object could contain millions of
 nulls.
 
-Memory: decompressed blocks of up to `BLOCK_BYTES` or `ROWS` in total, one more block, and the records of all these
-blocks as Python values.
+Memory: decompressed blocks of up to `MAX_AVRO_BLOCK_BYTES` or `ROWS` in total, one more block, and the records of all
+these blocks as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -49,17 +49,13 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.limits import (
+    MAX_AVRO_BLOCK_BYTES,
+    MAX_AVRO_BLOCK_ROWS,
     MAX_AVRO_HEADER_BYTES,
     MAX_CELLS,
     MAX_RAW_BYTES,
     MAX_ROW_GROUP_CELLS,
 )
-
-BLOCK_BYTES: Final = 16 << 20
-"""Size limit of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
-
-BLOCK_ROWS: Final = 1_000_000
-"""Maximum number of records of a block: each one becomes a Python value."""
 
 ROWS: Final = 8192
 """Number of records that are converted to one Arrow table."""
@@ -166,7 +162,7 @@ def _header(source: ObjectBytes) -> _Header:
         nested_nulls=sum(
             count_fields(columns.field(column.name).type) - count_fields(column.type) for column in read
         ),
-        block_bytes=BLOCK_BYTES // (1 + empty_fields(read)),
+        block_bytes=MAX_AVRO_BLOCK_BYTES // (1 + empty_fields(read)),
         decompress=_CODECS[codec],
         sync=found["sync"],
         end=beginning.tell(),
@@ -255,9 +251,9 @@ def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
     except Exception as error:
         raise UnreadableError("a block without its length") from error
     begin = place + numbers.tell()
-    if count < 0 or not 0 <= size <= BLOCK_BYTES:
+    if count < 0 or not 0 <= size <= MAX_AVRO_BLOCK_BYTES:
         raise UnreadableError(
-            f"a block of {count} records in {size} bytes: at most {BLOCK_BYTES} are allowed"
+            f"a block of {count} records in {size} bytes: at most {MAX_AVRO_BLOCK_BYTES} are allowed"
         )
     if body.read(begin + size, begin + size + _SYNC) != sync:
         raise UnreadableError(f"a block of {size} bytes without a sync marker behind it")
@@ -324,13 +320,14 @@ class _Batch:
     @property
     def full(self) -> bool:
         """True if the batch is large enough to become an Arrow table."""
-        return len(self._values) >= self._rows or self._bytes >= BLOCK_BYTES
+        return len(self._values) >= self._rows or self._bytes >= MAX_AVRO_BLOCK_BYTES
 
     def add(self, block: _Block) -> Reject | None:
         """Reads a block. If a record is unreadable, returns one reject for it and for the rest of the block."""
-        if block.count > min(len(block.records), BLOCK_ROWS):
+        if block.count > min(len(block.records), MAX_AVRO_BLOCK_ROWS):
             raise UnreadableError(
-                f"a block of {block.count} records in {len(block.records)} bytes: at most {BLOCK_ROWS} are allowed"
+                f"a block of {block.count} records in {len(block.records)} bytes: at most {MAX_AVRO_BLOCK_ROWS} are "
+                "allowed"
             )
         header = self._header
         self._nulls += block.count * header.nulls
@@ -399,11 +396,11 @@ def _bytes_of(number: int) -> bytes:
 def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
     def decompress(data: bytes) -> bytes:
         try:
-            found: bytes = new().decompress(data, BLOCK_BYTES + 1)
+            found: bytes = new().decompress(data, MAX_AVRO_BLOCK_BYTES + 1)
         except Exception as error:
             raise UnreadableError(reason_of(error)) from error
-        if len(found) > BLOCK_BYTES:
-            raise UnreadableError(f"a block of more than {BLOCK_BYTES} bytes, decompressed")
+        if len(found) > MAX_AVRO_BLOCK_BYTES:
+            raise UnreadableError(f"a block of more than {MAX_AVRO_BLOCK_BYTES} bytes, decompressed")
         return found
 
     return decompress
@@ -413,7 +410,7 @@ class _Snappy:
     """Decompresses a block of raw snappy, without frames, and checks the checksum behind the data."""
 
     def decompress(self, data: bytes, _: int) -> bytes:
-        if (length := snappy_length(data)) > BLOCK_BYTES:
+        if (length := snappy_length(data)) > MAX_AVRO_BLOCK_BYTES:
             raise UnreadableError(f"a block of {length} bytes, decompressed")
         found = bytes(cramjam.snappy.decompress_raw(data[:-4]))
         if zlib.crc32(found) != int.from_bytes(data[-4:]):

@@ -28,7 +28,7 @@ import pyarrow.orc as pa_orc
 from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
 from s3notify_platform.formats.blocks.block_format import BlockFormat, most_decoded
-from s3notify_platform.formats.blocks.parquet import BATCH_ROWS
+from s3notify_platform.formats.blocks.parquet import DECODED_BATCH_ROWS
 from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
@@ -190,7 +190,7 @@ def _of_stripe(
     with reading(file):
         batch = reader.read_stripe(number, columns=names)
         batch.validate(full=True)
-    at_once = max(1, min(BATCH_ROWS, MAX_CELLS // max(1, count_fields(target.output))))
+    at_once = max(1, min(DECODED_BATCH_ROWS, MAX_CELLS // max(1, count_fields(target.output))))
     table = pa.Table.from_batches([batch])
     for low in range(0, table.num_rows, at_once):
         for place, found in fit_by_halves(table.slice(low, at_once), target):

@@ -1,13 +1,13 @@
 """Reads Parquet as rows and rejects, one row group after the other, by ranged GETs of the needed parts.
 
 A split reads the row groups whose middle is in the split. If a row group cannot be read completely, its unread rows are
-one reject; the other row groups are loaded. Without `rescue`, a batch of up to `BATCH_ROWS` rows is one reject if any
-of its values is a mismatch. A file without a readable footer, or without any column of a given schema, becomes one
-reject. The split at the file's beginning reports this reject. `_offset` is the number of the row in the file.
+one reject; the other row groups are loaded. Without `rescue`, a batch of up to `DECODED_BATCH_ROWS` rows is one reject
+if any of its values is a mismatch. A file without a readable footer, or without any column of a given schema, becomes
+one reject. The split at the file's beginning reports this reject. `_offset` is the number of the row in the file.
 
-Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked twice: by the footer
-before anything is decoded, and during decoding. An object whose rows exceed `most_decoded` bytes is usually one reject
-as a whole. If some rows were returned before the check, the reject begins at the first row that is left out.
+Memory: the encoded bytes of one row group, and `DECODED_BATCH_BYTES` of decoded rows. Sizes are checked twice: by the
+footer before anything is decoded, and during decoding. An object whose rows exceed `most_decoded` bytes is usually one
+reject as a whole. If some rows were returned before the check, the reject begins at the first row that is left out.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -43,8 +43,8 @@ from s3notify_platform.kernel.limits import (
 )
 
 FOOTER_BYTES: Final = 64 << 10
-BATCH_ROWS: Final = 1 << 17
-BATCH_BYTES: Final = 64 << 20
+DECODED_BATCH_ROWS: Final = 1 << 17
+DECODED_BATCH_BYTES: Final = 64 << 20
 """Maximum bytes of decoded rows in one Arrow table."""
 
 _MILLION: Final = 1_000_000
@@ -240,13 +240,13 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 def _decoded(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
 ) -> Iterator[pa.Table]:
-    """Yields a row group's rows as Arrow tables of up to `BATCH_ROWS` or `BATCH_BYTES`, or of fewer rows if the result
-    has many `columns`.
+    """Yields a row group's rows as Arrow tables of up to `DECODED_BATCH_ROWS` or `DECODED_BATCH_BYTES`, or of fewer
+    rows if the result has many `columns`.
     """
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise UnreadableError(f"{group.bytes} bytes: a task reads at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))
-    if group.rows * leaves > MAX_ROW_GROUP_CELLS or (not names and group.rows > BATCH_ROWS):
+    if group.rows * leaves > MAX_ROW_GROUP_CELLS or (not names and group.rows > DECODED_BATCH_ROWS):
         raise UnreadableError(
             f"{group.rows} rows of {leaves} columns: a task reads at most {MAX_ROW_GROUP_CELLS} values"
         )
@@ -254,9 +254,9 @@ def _decoded(
         if not names:
             yield reader.read_row_group(group.number, columns=names)
             return
-        most = max(1, min(BATCH_ROWS, MAX_CELLS // max(leaves, columns)))
+        most = max(1, min(DECODED_BATCH_ROWS, MAX_CELLS // max(leaves, columns)))
         at_once = min(DECODED_ROWS, most)
-        if file.in_memory and min(group.rows, at_once) * group.bytes > 4 * BATCH_BYTES:
+        if file.in_memory and min(group.rows, at_once) * group.bytes > 4 * DECODED_BATCH_BYTES:
             at_once = min(at_once, _fitting_rows(reader, group, names))
         read = reader.iter_batches(at_once, row_groups=[group.number], columns=names, use_threads=False)
         batches = (plain for batch in read for plain in _without_dictionaries(batch))
@@ -272,7 +272,7 @@ def _decoded(
                 waiting.append(batch)
             if total > MAX_ROW_GROUP_BYTES:
                 raise pa.ArrowInvalid(f"more than {MAX_ROW_GROUP_BYTES} bytes, decoded")
-            full = rows + at_once > most or size > BATCH_BYTES
+            full = rows + at_once > most or size > DECODED_BATCH_BYTES
             table = pa.Table.from_batches(waiting) if waiting and (full or batch is None) else None
         if table is not None:
             yield table
@@ -282,21 +282,21 @@ def _decoded(
 
 
 def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> int:
-    """Returns the number of rows that have about `BATCH_BYTES`, estimated from the first rows."""
+    """Returns the number of rows that have about `DECODED_BATCH_BYTES`, estimated from the first rows."""
     first = reader.iter_batches(PROBED_ROWS, row_groups=[group.number], columns=names, use_threads=False)
     probed = [plain for batch in islice(first, 1) for plain in _without_dictionaries(batch)]
     size = sum(batch.nbytes for batch in probed)
     rows = sum(int(batch.num_rows) for batch in probed)
-    return max(1, BATCH_BYTES * rows // max(1, int(size)))
+    return max(1, DECODED_BATCH_BYTES * rows // max(1, int(size)))
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Replaces dictionary references by their texts, and yields the rows in parts of at most `BATCH_BYTES`."""
+    """Replaces dictionary references by their texts, and yields the rows in parts of at most `DECODED_BATCH_BYTES`."""
     found = [n for n, kind in enumerate(batch.schema.types) if pa.types.is_dictionary(kind)]
     longest = max(
         (batch.column(n).dictionary.nbytes for n in found if len(batch.column(n).dictionary)), default=0
     )
-    step = max(1, BATCH_BYTES // longest) if longest else max(1, batch.num_rows)
+    step = max(1, DECODED_BATCH_BYTES // longest) if longest else max(1, batch.num_rows)
     for low in range(0, max(1, batch.num_rows), step):
         part = batch.slice(low, step)
         columns = [

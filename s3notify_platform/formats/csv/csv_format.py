@@ -48,9 +48,7 @@ from s3notify_platform.formats.records import (
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below
 from s3notify_platform.formats.text.text_format import TextFormat
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.kernel.limits import MAX_COLUMNS
-
-HEADER_BYTES: Final = 1 << 20
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_CSV_HEADER_BYTES
 
 
 class Csv(TextFormat):
@@ -66,7 +64,7 @@ class Csv(TextFormat):
         self.dialect = dialect or Dialect(delimiter=self.delimiter)
         self.notation = notation
         self.quoted = bool(self.dialect.quote)
-        self.header_bytes = 0 if self.dialect.names else HEADER_BYTES
+        self.header_bytes = 0 if self.dialect.names else MAX_CSV_HEADER_BYTES
         self.emptiness = "a header alone" if self.header_bytes else "only lines that are not records"
 
     @property
@@ -102,8 +100,8 @@ class Csv(TextFormat):
                 f"CSV header: not found in the first {len(head)} bytes: they are blank lines, comments, or lines that "
                 "csv_skip_lines skips"
             )
-        if len(starts) and ends[0] == HEADER_BYTES:
-            raise CorruptError(f"CSV header: longer than {HEADER_BYTES} bytes, the limit of a header")
+        if len(starts) and ends[0] == MAX_CSV_HEADER_BYTES:
+            raise CorruptError(f"CSV header: longer than {MAX_CSV_HEADER_BYTES} bytes, the limit of a header")
         return slice(int(starts[0]), int(ends[0])) if len(starts) else None
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self
 
 from s3notify_platform.kernel.errors import UnavailableError
 
-ANSWER_SECONDS: Final = 10.0
+HANDOVER_SECONDS: Final = 10.0
 """Seconds that a launcher waits for an answer. The supervisor answers at once, because the answer waits for nothing."""
 
 MESSAGE_MAX: Final = 1 << 20
@@ -131,7 +131,7 @@ class Home:
             listening.listen(64)
         return listening
 
-    def ask(self, message: Message, seconds: float = ANSWER_SECONDS) -> Message:
+    def ask(self, message: Message, seconds: float = HANDOVER_SECONDS) -> Message:
         """The supervisor's answer. `NobodyThereError` without a supervisor; `NoAnswerError` after `seconds`."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(seconds)

@@ -31,7 +31,7 @@ from s3notify_platform.orchestration.warm.handover import (
 BEGIN_AGAIN_SECONDS: Final = 30.0
 """Seconds until the restart of a worker that ended before it was ready."""
 
-WAIT_SECONDS: Final = 10.0
+BACKFILL_WAIT_SECONDS: Final = 10.0
 """Seconds that a run waits for the busy worker of its backfill; after that, another worker is started."""
 
 END_SECONDS: Final = 5.0
@@ -245,7 +245,7 @@ class Supervisor:
     def _start_more(self) -> None:
         """Starts more workers for runs that have waited for long, up to the limit."""
         with self._lock:
-            since = self._clock.monotonic() - WAIT_SECONDS
+            since = self._clock.monotonic() - BACKFILL_WAIT_SECONDS
             for key, job in {asked.key: asked.job for asked in self._waiting if asked.since < since}.items():
                 starting = any(w.key == key and not w.ready for w in self._workers)
                 starting |= self._clock.monotonic() < self._not_before.get(key, 0.0)

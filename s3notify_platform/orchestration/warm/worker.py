@@ -50,7 +50,7 @@ COLLECT_BYTES: Final = 1 << 30
 no run is waiting.
 """
 
-KEEP_SECONDS: Final = 40.0
+IDLE_JOB_SECONDS: Final = 40.0
 """After this time without a run, Spark's Python workers get a small job, which keeps them alive."""
 
 
@@ -69,14 +69,14 @@ def main() -> None:
         todo: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=[orders, todo.put], daemon=True).start()
         said.write(encoded({"ready": True}))
-        wait = KEEP_SECONDS
+        wait = IDLE_JOB_SECONDS
         while True:
             try:
                 order = todo.get(timeout=wait)
             except queue.Empty:
                 gc.collect()
                 warm_up(spark)
-                wait = KEEP_SECONDS
+                wait = IDLE_JOB_SECONDS
                 continue
             _execute(instance, repository, order)
             flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must leave is killed

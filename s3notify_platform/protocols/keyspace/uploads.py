@@ -58,7 +58,7 @@ from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 PARTS_AT_ONCE: Final = 4
 """The number of parts of one upload that are in flight at the same time."""
 
-LOOK_SECONDS: Final = 1.0
+KEEP_CALL_SECONDS: Final = 1.0
 """Seconds between two calls of `keep` while an upload continues."""
 
 _MIB: Final = 1 << 20
@@ -340,7 +340,7 @@ def _looked_at(call: Callable[[], WriteOutcome], look: Callable[[], None], at_on
         return call()
     with ThreadPoolExecutor(1) as pool:
         called = pool.submit(call)
-        while not wait([called], LOOK_SECONDS).done:
+        while not wait([called], KEEP_CALL_SECONDS).done:
             with suppress(S3NotifyError):
                 look()
         return called.result()
@@ -373,7 +373,7 @@ def _sent(
             ):
                 reading = pool.submit(next, parts, None)
             waiting: set[Future[Any]] = {*sending, *([reading] if reading else [])}
-            done, _ = wait(waiting, LOOK_SECONDS, FIRST_COMPLETED)
+            done, _ = wait(waiting, KEEP_CALL_SECONDS, FIRST_COMPLETED)
             for future in done & set(sending):
                 number, size = sending.pop(future)
                 held -= size

@@ -11,8 +11,7 @@ Metadata and tags of the object, which rules of topics match, are passed on in C
 from collections.abc import Mapping
 from typing import Any, Final
 
-TEXT_MAX: Final = 1024
-PAIRS_MAX: Final = 16
+from s3notify_platform.kernel.limits import MAX_EVENT_PAIRS, MAX_EVENT_TEXT
 
 AMAZON: Final = "aws:s3"
 CEPH: Final = "ceph:"
@@ -84,10 +83,10 @@ def _is_text(value: object) -> bool:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and len(value) <= TEXT_MAX and _is_text(value) else None
+    return value if isinstance(value, str) and len(value) <= MAX_EVENT_TEXT and _is_text(value) else None
 
 
 def _texts(value: object) -> dict[str, str] | None:
-    if not isinstance(value, dict) or len(value) > PAIRS_MAX:
+    if not isinstance(value, dict) or len(value) > MAX_EVENT_PAIRS:
         return None
     return {name: text for name, text in value.items() if _text(name) and _text(text) is not None} or None

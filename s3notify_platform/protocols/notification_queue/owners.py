@@ -22,16 +22,16 @@ from s3notify_platform.protocols.notification_queue.queue import NotificationQue
 from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.updates import Stored
 
-BEAT_SECONDS = 2.0
+BALANCE_SECONDS = 2.0
 """Seconds between two calls of `balance`."""
 
-LEASE_SECONDS = 2.5 * BEAT_SECONDS
+LEASE_SECONDS = 2.5 * BALANCE_SECONDS
 """A worker that could not renew for this long, on its own clock, stops delivering."""
 
-EXPIRY_SECONDS = 5 * BEAT_SECONDS
+EXPIRY_SECONDS = 5 * BALANCE_SECONDS
 """A worker whose heartbeat did not change for this long, on the observer's clock, is considered ended.
 
-With a pass every `BEAT_SECONDS`, the shards of a killed worker have a new owner within 14 s.
+With a pass every `BALANCE_SECONDS`, the shards of a killed worker have a new owner within 14 s.
 """
 
 EXPIRY_MAX_SECONDS = 600.0
@@ -128,7 +128,7 @@ class Worker:
         """Renews, takes free or expired shards up to the fair share, and releases shards above the fair share. Returns
         the leases.
 
-        Call `balance` every `BEAT_SECONDS`, from a separate thread if deliveries may be slow. A lease that is not
+        Call `balance` every `BALANCE_SECONDS`, from a separate thread if deliveries may be slow. A lease that is not
         renewed in time ends, and its consumer raises `FencedError`. `busy`: leases whose entries are being delivered.
         Busy leases are kept even above the fair share.
 

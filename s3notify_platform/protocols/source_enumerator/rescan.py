@@ -13,16 +13,14 @@ from s3notify_platform.kernel.errors import CorruptError, UnavailableError, Unkn
 from s3notify_platform.kernel.limits import MAX_BACKLOG_REASON
 from s3notify_platform.kernel.ports import Record, RecordStore
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.protocols.updates import CONTENDED_ATTEMPTS, Updates
 
 UNQUEUED_SECONDS: Final = 3600.0
 """Seconds for which every signalled slot is listed after an unqueued writer was seen."""
 
-ATTEMPTS: Final = 30
-
 PARTITION, TO_LIST = "enumerator", "to_list"
 
-TRACES_MAX: Final = 8
+BACKLOG_TRACES_MAX: Final = 8
 """Number of failed slots whose traceback is kept, too."""
 
 
@@ -30,7 +28,7 @@ TRACES_MAX: Final = 8
 class Failed:
     """A slot that failed `attempts` times in a row: the reason of the last failure, and the time of the next retry.
 
-    `trace`: the traceback, if the error was unforeseen; kept for at most `TRACES_MAX` slots.
+    `trace`: the traceback, if the error was unforeseen; kept for at most `BACKLOG_TRACES_MAX` slots.
     """
 
     attempts: int
@@ -64,7 +62,7 @@ class RescanBacklog:
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._records = records
         self._clock = clock
-        self._updates = Updates(records, clock, rounds=ATTEMPTS)
+        self._updates = Updates(records, clock, rounds=CONTENDED_ATTEMPTS)
 
     def read(self) -> Rescans:
         """The stored backlog. Cost: 1 request. `CorruptError`, with the remedy, if the backlog cannot be decoded."""
@@ -96,7 +94,7 @@ class RescanBacklog:
             serial = rescans.serial + 1
             left = {slot: one for slot, one in rescans.failed.items() if slot not in done}
             left.update(failed)
-            traced = [slot for slot in (*failed, *left) if left[slot].trace][:TRACES_MAX]
+            traced = [slot for slot in (*failed, *left) if left[slot].trace][:BACKLOG_TRACES_MAX]
             kept = {
                 slot: replace(one, reason=_short(one.reason), trace=one.trace if slot in traced else "")
                 for slot, one in left.items()

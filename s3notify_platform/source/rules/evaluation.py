@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from s3notify_platform.formats.arrow_values import timestamps
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.source.rules.grammar import MAX_DIGITS, Literal, Node, Operand
+from s3notify_platform.kernel.limits import MAX_RULE_DIGITS
+from s3notify_platform.source.rules.grammar import Literal, Node, Operand
 
 Columns = Mapping[str, pa.Array | pa.ChunkedArray]
 Evaluate = Callable[[Columns], Any]
@@ -188,7 +189,7 @@ def _scale(kind: pa.DataType) -> int:
 
 
 def _wide(*scales: int) -> pa.DataType:
-    return pa.decimal256(76, min(MAX_DIGITS, max(scales)))
+    return pa.decimal256(76, min(MAX_RULE_DIGITS, max(scales)))
 
 
 def _time(kind: pa.DataType, literal: Literal, text: str) -> tuple[pa.DataType, pa.Scalar]:

@@ -19,15 +19,7 @@ from decimal import Decimal
 from typing import Final
 
 from s3notify_platform.kernel.errors import UsageError
-
-MAX_TOKENS: Final = 1000
-"""Maximum number of words and signs in a predicate."""
-
-MAX_NESTED: Final = 50
-"""Maximum nesting depth of brackets and NOTs."""
-
-MAX_DIGITS: Final = 38
-"""Maximum number of digits in a number before its point, and after it."""
+from s3notify_platform.kernel.limits import MAX_RULE_DEPTH, MAX_RULE_DIGITS, MAX_RULE_TOKENS
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))|(?P<text>'(?:[^']|'')*')|(?P<name>`(?:[^`]|``)+`)"
@@ -77,8 +69,8 @@ class _Parser:
 
     def __post_init__(self) -> None:
         found = [(str(token.lastgroup), token[token.lastgroup or 0]) for token in _TOKEN.finditer(self.text)]
-        if len(found) > MAX_TOKENS:
-            raise UsageError(f"it has more than {MAX_TOKENS} words and signs")
+        if len(found) > MAX_RULE_TOKENS:
+            raise UsageError(f"it has more than {MAX_RULE_TOKENS} words and signs")
         if found and found[-1][0] == "wrong":
             raise UsageError(f"{found[-1][1][:20]!r} is not understood")
         self.tokens = found[::-1]
@@ -127,8 +119,8 @@ class _Parser:
 
     def one(self) -> Node:
         self.depth += 1
-        if self.depth > MAX_NESTED:
-            raise UsageError(f"brackets or NOTs are nested deeper than {MAX_NESTED}")
+        if self.depth > MAX_RULE_DEPTH:
+            raise UsageError(f"brackets or NOTs are nested deeper than {MAX_RULE_DEPTH}")
         if self.takes("not"):
             found = Node("not", (self.one(),))
         elif self.takes("("):
@@ -207,10 +199,14 @@ class _Parser:
         _, text = self.tokens.pop()
         found = Decimal(text)
         scale = -int(found.as_tuple().exponent)
-        if len(found.as_tuple().digits) > MAX_DIGITS or scale > MAX_DIGITS or found.adjusted() >= MAX_DIGITS:
+        if (
+            len(found.as_tuple().digits) > MAX_RULE_DIGITS
+            or scale > MAX_RULE_DIGITS
+            or found.adjusted() >= MAX_RULE_DIGITS
+        ):
             raise UsageError(
-                f"{text}: a number has at most {MAX_DIGITS} digits before its point, and at most {MAX_DIGITS} "
-                "after it"
+                f"{text}: a number has at most {MAX_RULE_DIGITS} digits before its point, and at most "
+                f"{MAX_RULE_DIGITS} after it"
             )
         return found
 

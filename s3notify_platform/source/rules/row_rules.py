@@ -17,11 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_RULES
 from s3notify_platform.source.rules.evaluation import Columns, Evaluate, bound
 from s3notify_platform.source.rules.grammar import Node, parsed
-
-MAX_RULES: Final = 100
-"""Maximum number of rules of a source."""
 
 _PART: Final = re.compile(r"((?:'[^']*'|`[^`]*`|[^;\n'`])+)|[;\n]|(.)")
 _NAMED: Final = re.compile(r"\s*([^\W\d][\w-]{0,99})\s*:\s*(.*)", re.DOTALL)

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructField, StructType
 from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import TASK_BYTES, cut
-from s3notify_platform.engine.values.object_outcome import Outcome
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.engine.values.task_rows import ReadObject
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.errors import ConflictError, UnavailableError, UsageError
@@ -34,7 +34,7 @@ ROW, REJECT = "row", "reject"
 
 SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 
-SMALL_TASK_BYTES: Final = 1 << 20
+SMALL_READ_TASK_BYTES: Final = 1 << 20
 """Minimum number of bytes for one more task: a smaller task costs more time than it saves."""
 
 # Schemas
@@ -155,7 +155,7 @@ def work_of(source: Source, splits: Iterable[Split], width: int) -> list[Work]:
     parts = [part for split in splits for part in cut(split, source)]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
-    tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))
+    tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_READ_TASK_BYTES)))
     tasks = max(1, min(tasks, len(parts)))
     assigned: list[list[Split]] = [[] for _ in range(tasks)]
     for split, task in zip(parts, assign(sizes, tasks), strict=True):

@@ -29,7 +29,7 @@ from s3notify_platform.stores.s3.requests import S3Requests
 from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
-SETTLE_SECONDS: Final = 2.0
+SECOND_READ_SECONDS: Final = 2.0
 """Time between the first and the second read after a write. A change by another writer takes less time than this."""
 
 Kind = Literal["queue", "topic", "function"]
@@ -155,7 +155,7 @@ class BucketEvents(S3Requests):
         `edit` is called on each read document, and returns its argument if no change is needed. `owner`: the account
         that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`: other
         writers keep undoing the change. `RefusedError`: S3 refuses the new document. Requests: 1 GET if nothing
-        changes; else at least 3 GETs and a PUT, and a wait of `SETTLE_SECONDS`.
+        changes; else at least 3 GETs and a PUT, and a wait of `SECOND_READ_SECONDS`.
         """
         failed: S3NotifyError | None = None
         written = looked = False
@@ -165,7 +165,7 @@ class BucketEvents(S3Requests):
                 if not written or looked:
                     return written
                 looked = True
-                self._clock.sleep(SETTLE_SECONDS)
+                self._clock.sleep(SECOND_READ_SECONDS)
                 if edit(again := self.read()) == again:
                     return True
                 continue

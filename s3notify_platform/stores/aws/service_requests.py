@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
 from s3notify_platform.stores.config import Access
 from s3notify_platform.stores.sdk import (
     LOST,
@@ -20,8 +21,6 @@ from s3notify_platform.stores.sdk import (
     count_repeated,
     unusable,
 )
-
-ATTEMPTS: Final = 5
 
 _BUSY: Final = frozenset(
     {
@@ -71,12 +70,12 @@ class ServiceRequests(SdkUser[Any]):
     def ask(self, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """The answer; None if the resource does not exist.
 
-        Cost: 1 request, or up to `ATTEMPTS` requests while the service is unavailable. `RefusedError`: no permission,
-        or a wrong argument. `UnavailableError`: the request may have been applied; the caller should repeat the
-        request.
+        Cost: 1 request, or up to `REQUEST_ATTEMPTS` requests while the service is unavailable. `RefusedError`: no
+        permission, or a wrong argument. `UnavailableError`: the request may have been applied; the caller should repeat
+        the request.
         """
         cause = ""
-        for attempt in attempts(self._clock, ATTEMPTS):
+        for attempt in attempts(self._clock, REQUEST_ATTEMPTS):
             if attempt:
                 count_repeated(self.config.name)
             try:

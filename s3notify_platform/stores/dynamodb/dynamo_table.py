@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, PartialCredenti
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, count_repeated, unusable
@@ -34,8 +35,7 @@ Item = Mapping[str, Any]
 
 WriteCall = Literal["put_item", "update_item", "delete_item", "transact_write_items"]
 
-ATTEMPTS = 5
-RETRY_BASE_SECONDS = 0.05
+DYNAMO_RETRY_BASE_SECONDS = 0.05
 RETRY_CEILING_SECONDS = 2.0
 
 _NOTHING_HAPPENED = frozenset(
@@ -100,7 +100,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         clock: Clock = SYSTEM_CLOCK,
         client: "DynamoDBClient | None" = None,
         read_seconds: float = 10.0,
-        attempts: int = ATTEMPTS,
+        attempts: int = REQUEST_ATTEMPTS,
     ) -> None:
         super().__init__("dynamodb", config, client, read_seconds=read_seconds)
         self.config = config
@@ -189,7 +189,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
     def _attempts_of_one(self) -> Iterator[int]:
         for attempt in attempts(
-            self._clock, self._attempts, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
+            self._clock, self._attempts, base=DYNAMO_RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
         ):
             if attempt:
                 count_repeated("dynamodb")

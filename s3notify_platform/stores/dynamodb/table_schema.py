@@ -15,7 +15,7 @@ from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable,
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-CREATE_ATTEMPTS: Final = 120
+ACTIVE_LOOKS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
 """All attempts together take two minutes on average. AWS creates a table in about 10 s."""
 
@@ -52,7 +52,7 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
     cases, the table is left unchanged.
     """
     created = False
-    for _ in attempts(clock, CREATE_ATTEMPTS, ceiling=POLL_CEILING_SECONDS):
+    for _ in attempts(clock, ACTIVE_LOOKS, ceiling=POLL_CEILING_SECONDS):
         found = describe(table)
         if found is None:
             # The next attempt finds out if the creation worked.

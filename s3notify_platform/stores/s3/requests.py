@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from s3notify_platform.kernel.attempts import attempts as the_attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
 from s3notify_platform.kernel.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ATTEMPTS = 5
 RETRY_BASE_SECONDS = 0.1
 RETRY_CEILING_SECONDS = 2.0
 
@@ -31,7 +31,7 @@ class S3Requests(SdkUser["S3Client"]):
         *,
         clock: Clock = SYSTEM_CLOCK,
         client: "S3Client | None" = None,
-        attempts: int = ATTEMPTS,
+        attempts: int = REQUEST_ATTEMPTS,
         **settings: float,
     ) -> None:
         """`settings`: `pool_size`, `connect_seconds` and `read_seconds` of the client."""

@@ -12,7 +12,7 @@ from typing import Final
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
 from s3notify_platform.table.delta.metadata import objections
-from s3notify_platform.table.known import LINEAGE, Lineage
+from s3notify_platform.table.known import LINEAGE_MAX, Lineage
 
 NO_VERSION: Final = -1
 
@@ -87,7 +87,7 @@ def after(
     return LogState(
         version=number,
         number=named,
-        lineage=(*state.lineage, (number, named))[-LINEAGE:],
+        lineage=(*state.lineage, (number, named))[-LINEAGE_MAX:],
         table=version.table or state.table,
         packs=packs,
         protocol=version.protocol or state.protocol,

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 from s3notify_platform.table.delta.actions import Add, Vector
 from s3notify_platform.table.delta.metadata import LINEAGE
 
-COLUMNS: Final = 32
+STATISTICS_COLUMNS: Final = 32
 """At most this number of columns have statistics. A field inside a struct counts as a column."""
 
 STRING_CHARS: Final = 32
@@ -179,15 +179,15 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
 
 
 def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
-    """Yields at most `COLUMNS` columns that get statistics: the lineage columns, the columns by which the file is
-    sorted, and then the first other columns that can have statistics.
+    """Yields at most `STATISTICS_COLUMNS` columns that get statistics: the lineage columns, the columns by which the
+    file is sorted, and then the first other columns that can have statistics.
     """
     leaves = list(_leaves(footer.schema.to_arrow_schema()))
     single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
     ordered = {each.column_index for group in groups[:1] for each in group.sorting_columns}
     first = [each for each in single if _own(each[1]) or each[0] in ordered]
-    others = islice((each for each in single if each not in first), max(0, COLUMNS - len(first)))
+    others = islice((each for each in single if each not in first), max(0, STATISTICS_COLUMNS - len(first)))
     for at, path, kind in [*first, *others]:
         column = _Column(kind)
         for group in groups:

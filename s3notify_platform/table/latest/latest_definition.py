@@ -18,7 +18,7 @@ from s3notify_platform.table.latest.ranks import check_key, check_order, key_tex
 MODIFIED: Final = "_modified"
 """Column of the source's table: the time when the row's object was written."""
 
-OWN: Final = pa.schema(
+LATEST_COLUMNS: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
 )
 """The first columns of a newest row: the slot of its key, the key, the row's rank (`ranks`), and 0."""
@@ -60,9 +60,8 @@ class Latest:
         """Raises `UsageError` if a needed column is missing in the source's table, or has an unsuitable type."""
         for name in (*self.key, *self.order_by):
             if name not in columns.names:
-                raise UsageError(
-                    f"latest: the table has no column {name!r}: it has {', '.join(columns.names[len(OWN) :])}"
-                )
+                known = ", ".join(columns.names[len(LATEST_COLUMNS) :])
+                raise UsageError(f"latest: the table has no column {name!r}: it has {known}")
         for name in self.key:
             check_key(name, columns.field(name).type)
         for name in self.order_by:
@@ -81,7 +80,7 @@ class Latest:
 
         `source`: the columns of the source's table.
         """
-        return pa.schema([*OWN, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
+        return pa.schema([*LATEST_COLUMNS, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
 
     def keyed_table(self, source: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Converts batches of rows of the source's table to keyed rows. `source`: the columns of these rows."""
@@ -126,7 +125,7 @@ class Latest:
 
     @staticmethod
     def _data(source: pa.Schema) -> Sequence[pa.Field]:
-        return [each for each in source if each.name not in OWN.names]
+        return [each for each in source if each.name not in LATEST_COLUMNS.names]
 
 
 def _zeros(count: int) -> list[int]:

@@ -10,11 +10,16 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.changes import key_hash
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.follow import Kind, Rebuilt, Step
 from s3notify_platform.table.latest.latest_build import BuiltPart, facts_of, states_of
-from s3notify_platform.table.latest.latest_definition import MODIFIED, ORIGIN, OWN, Latest, newest_of
+from s3notify_platform.table.latest.latest_definition import (
+    LATEST_COLUMNS,
+    MODIFIED,
+    ORIGIN,
+    Latest,
+    newest_of,
+)
 from s3notify_platform.table.latest.latest_round import FollowingRound, Keys, key_changes, staged
 from s3notify_platform.table.latest.ranks import object_key_of
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, described, schema_of
@@ -22,11 +27,12 @@ from s3notify_platform.table.proposal import Change
 from s3notify_platform.table.round import RoundChange
 from s3notify_platform.table.row_changes import RowChanges
 from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.state_changes import key_hash
 
-GATHERED_BYTES: Final = 64 << 20
+COLLECTED_BYTES: Final = 64 << 20
 """When this number of Arrow bytes of rows is collected, all rows except the newest row of each key are dropped."""
 
-_NAMED: Final = pa.schema([OWN.field(name) for name in OWN.names[:3]])
+_NAMED: Final = pa.schema([LATEST_COLUMNS.field(name) for name in LATEST_COLUMNS.names[:3]])
 
 _ORIGIN_TYPES: Final = {"_source_key": "string", "_source_offset": "long"}
 
@@ -112,14 +118,14 @@ class NewestRows(Kind):
         found, waiting = self.latest.keyed_table(step.columns, ()), list[pa.RecordBatch]()
         for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
             waiting.append(self.latest.keyed(rows))
-            if sum(each.nbytes for each in waiting) >= GATHERED_BYTES:
+            if sum(each.nbytes for each in waiting) >= COLLECTED_BYTES:
                 found, waiting = newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting)])), []
         return newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting, found.schema)]))
 
     def _left(self, step: Step, feed: RowChanges) -> pa.Table:
         """Returns slot, key and rank of each row that left the source's table."""
         ranked = replace(self.latest, deleted=None)
-        names = {*OWN.names, *ranked.key, *ranked.order_by, MODIFIED}
+        names = {*LATEST_COLUMNS.names, *ranked.key, *ranked.order_by, MODIFIED}
         needed = pa.schema([each for each in step.columns if each.name in names])
         shares = [share for share in feed.deletes() if share.task is not None]
         rows = (rows for share in shares for rows in share.read(*step.place, needed))

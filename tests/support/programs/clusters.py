@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from s3notify_platform.spark.session import is_remote, parallelism
 from s3notify_platform.spark.warm_sessions import fresh_session
 from s3notify_platform.stores.config import S3Config

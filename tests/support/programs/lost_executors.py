@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import Lake, start_spark
 from tests.support.spark_options import options_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from tests.support.feed_copy import ends_at_new_values
 from tests.support.spark import start_spark
 

@@ -14,7 +14,7 @@ import pyspark
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.datasource.query import register
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import Lake, start_spark
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from s3notify_platform.channels.metrics import KEPT_SECONDS, LOOK_SECONDS, Metrics, served
+from s3notify_platform.channels.metrics import KEPT_SECONDS, QUEUE_LOOK_SECONDS, Metrics, served
 from s3notify_platform.channels.queue_gauges import queue_facts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
@@ -73,7 +73,7 @@ def test_the_queue_is_read_at_most_once_a_minute() -> None:
     assert found["s3notify_queue_dead", "orders"] == 0
     assert records.cost(lambda: page(metrics)) == {}
     queue.push("orders", Change(op="put", key="c", bucket="b"))
-    clock.sleep(LOOK_SECONDS)
+    clock.sleep(QUEUE_LOOK_SECONDS)
     until(lambda: page(metrics)[DEPTH] == 2)
 
 
@@ -85,6 +85,15 @@ def test_dead_letters_are_counted_by_their_keys() -> None:
     for number in range(3):
         records.create(dead_partition("orders"), f"{number:03d}.x", b"no letter")
     assert queue_facts(queue, queue.topics.get("orders"))["dead"] == 3, "these bodies cannot be decoded"
+
+
+def test_metrics_and_status_show_the_same_numbers_of_a_topic() -> None:
+    """`status` shows `stats`. Metrics never scan a topic of more than `SCANNED_MAX` entries."""
+    queue = queue_of_one(MemoryRecordStore(), HandClock())
+    shown = queue.stats("orders")
+    facts = queue_facts(queue, queue.topics.get("orders"))
+    assert facts["depth"] == 1
+    assert facts == {name: getattr(shown, name) for name in facts}
 
 
 def test_a_hanging_store_does_not_delay_the_page() -> None:
@@ -101,7 +110,7 @@ def test_a_hanging_store_does_not_delay_the_page() -> None:
     metrics = Metrics("http", lambda: {"received": 1}, queue_of_one(Slow(), clock), clock)
     until(lambda: DEPTH in page(metrics))
     hangs.set()
-    clock.sleep(LOOK_SECONDS)
+    clock.sleep(QUEUE_LOOK_SECONDS)
     for _ in range(3):
         found = page(metrics)
         assert (found["s3notify_http_received_total",], found[DEPTH]) == (1, 1)
@@ -120,7 +129,7 @@ def test_an_outage_removes_the_queues_numbers() -> None:
     store = FaultyStore(MemoryRecordStore(), lambda _: Fault.THROTTLED if away else Fault.NONE)
     metrics = Metrics("http", lambda: {"received": 1}, queue_of_one(store, clock), clock)
     until(lambda: DEPTH in page(metrics))
-    clock.sleep(LOOK_SECONDS)
+    clock.sleep(QUEUE_LOOK_SECONDS)
     away.append(True)
     until(lambda: DEPTH not in page(metrics))
     assert page(metrics)["s3notify_http_received_total",] == 1

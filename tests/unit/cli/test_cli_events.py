@@ -33,7 +33,7 @@ def project(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(bucket_notifications, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(bucket_notifications, "SECOND_READ_SECONDS", 0.01)
     made = Project(ministack, tmp_path)
     yield made
     made.init("--remove", "--yes")
@@ -181,7 +181,7 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
     answer = project.run("doctor", "orders")
     assert "events: not set up; `s3notify init orders --events`" in answer.output
     project.init("--yes")
-    monkeypatch.setattr(arrival, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(arrival, "ARRIVAL_SECONDS", 0.5)
     answer = project.run("doctor", "orders")
     assert answer.exit_code == 0, answer.output
     assert re.search(

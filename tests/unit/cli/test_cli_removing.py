@@ -1,14 +1,16 @@
 """Commands that delete print their plan, or refuse, before they ask or write."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from inspect import getsource, unwrap
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.maintenance import vacuum
+from s3notify_platform.maintenance import vacuuming
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -39,7 +41,7 @@ def run(place: Place) -> Run:
 def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run prints names, counts and bytes, and deletes nothing. The next vacuum deletes exactly these objects."""
     month_ms = 30 * 86_400_000
-    monkeypatch.setattr(vacuum, "store_now_ms", lambda *_: SYSTEM_CLOCK.wall_ms() + month_ms)
+    monkeypatch.setattr(vacuuming, "store_now_ms", lambda *_: SYSTEM_CLOCK.wall_ms() + month_ms)
     table = place.source.table()
     table.committer.checkpoint(place.snapshot())
     assert run("vacuum", "orders").exit_code == 0, "the first pass records the checkpoint"
@@ -67,26 +69,41 @@ def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.Monk
     assert place.values() == {2: 1}
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        ("vacuum", "orders"),
-        ("tag", "orders", "--prefix", "raw/", "--committed-tags", "a=b"),
-        ("remove", "orders"),
-        ("erase", "raw/gone", "--name", "orders", "--prefix", "raw/"),
-        ("table", "compact", "orders"),
-        ("table", "rollback", "orders", "--to", "1"),
-        ("table", "put-back", "orders"),
-        ("table", "forget", "orders"),
-        ("table", "confirm", "orders"),
-        ("table", "migrate", "orders", "--to-slots", "8"),
-        ("schema", "rollback", "orders", "--to", "1"),
-    ],
-    ids=lambda given: "-".join(given[:2]),
-)
-def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...]) -> None:
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "vacuum": ("orders",),
+    "tag": ("orders", "--prefix", "raw/", "--committed-tags", "a=b"),
+    "remove": ("orders",),
+    "erase": ("raw/gone", "--name", "orders", "--prefix", "raw/"),
+    "table compact": ("orders",),
+    "table rollback": ("orders", "--to", "1"),
+    "table put-back": ("orders",),
+    "table forget": ("orders",),
+    "table confirm": ("orders",),
+    "table migrate": ("orders", "--to-slots", "8"),
+    "schema rollback": ("orders", "--to", "1"),
+    "schema set": ("orders", "a decimal(20,0)"),
+}
+"""The commands of maintenance tasks, with arguments."""
+
+
+def task_commands(group: click.Group, at: str = "") -> Iterator[str]:
+    """The commands that run a maintenance task. Their functions call `carry_out`."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from task_commands(command, f"{at}{name} ")
+        elif command.callback is not None and "carry_out(" in getsource(unwrap(command.callback)):
+            yield f"{at}{name}"
+
+
+def test_the_dry_run_of_every_task_is_tested() -> None:
+    """A new maintenance task must be added to `TASKS`."""
+    assert {*task_commands(main)} == TASKS.keys()
+
+
+@pytest.mark.parametrize("command", TASKS)
+def test_a_dry_run_changes_nothing(place: Place, run: Run, command: str) -> None:
     """Every maintenance task prints its plan as text and as JSON, and asks no question."""
-    before = place.objects()
+    before, given = place.objects(), (*command.split(), *TASKS[command])
     said = run(*given, "--dry-run")
     assert said.exit_code == 0, said.output
     assert said.stdout.strip()

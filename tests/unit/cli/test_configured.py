@@ -24,7 +24,7 @@ from s3notify_platform.source.settings import UNGROUPED
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
-from tests.unit.source.test_settings import OTHERS
+from tests.unit.source.test_settings import other
 
 Run = Callable[..., Result]
 
@@ -233,10 +233,9 @@ def commands(
 def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., None], tmp_path: Path) -> None:
     """If a parameter had the name of a setting but another meaning, it would get the value of the setting."""
     attributes = {
-        setting.name: OTHERS.get(setting.name, setting.default)
+        setting.name: other(setting)
         for setting in settings_of(*UNGROUPED)
         if setting.name not in ("name", "bucket", "commit")
-        and OTHERS.get(setting.name, setting.default) is not None
     }
     attributes |= {
         "bucket": "b",

@@ -13,7 +13,7 @@ from s3notify_platform.cli.help_pages import (
     DYNAMODB,
     HEADINGS,
     HELP_ALL,
-    OWN,
+    OPTIONS,
     PLACE,
     SettingOption,
 )
@@ -99,7 +99,7 @@ def test_connection_options_stand_last(flag: str) -> None:
     found = page(("ingest",), flag)
     headings = [line.removesuffix(":") for line in found if line.removesuffix(":") in HEADINGS]
     assert headings == [heading for heading in HEADINGS if heading in headings]
-    assert headings[0] == OWN
+    assert headings[0] == OPTIONS
     assert headings[-1] in (CONNECTION, DYNAMODB)
     assert HEADINGS[-3:] == (PLACE, CONNECTION, DYNAMODB)
 

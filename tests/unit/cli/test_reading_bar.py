@@ -14,7 +14,7 @@ from s3notify_platform.engine.run_state import Reading
 
 @pytest.fixture
 def bar(monkeypatch: pytest.MonkeyPatch) -> Progress:
-    monkeypatch.setattr(reading_bar, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(reading_bar, "REDRAW_SECONDS", 0.001)
     return Progress("{task.fields[read]}", console=Console(file=StringIO(), force_terminal=True))
 
 

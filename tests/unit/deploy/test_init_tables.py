@@ -9,12 +9,11 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, policy, terraform
-from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
-from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, describe, examine
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, describe
 from tests.support.iam import refused
 
 TABLES = Tables(records="records", leases="leases", region="eu-central-1")
@@ -66,50 +65,6 @@ def test_init_refuses_a_table_with_another_schema():
     assert "'records'" in result.output
     assert "has the keys tagID (S, HASH), not partition (S, HASH), key (S, RANGE)" in result.output
     assert describe(table)["KeySchema"] == other.keys
-
-
-@pytest.mark.usefixtures("moto_aws")
-def test_expiry_by_another_attribute_is_refused():
-    """Otherwise items of another program would no longer expire, or our items would expire too early."""
-    table = DynamoTable(DynamoConfig(table="t"))
-    create_table(table, TableSchema(partition_key="path", ttl="other"))
-    with pytest.raises(UsageError, match="'other', not 'ttl'"):
-        create_table(table, TableSchema(partition_key="path", ttl="ttl"))
-
-
-@pytest.mark.usefixtures("moto_aws")
-def test_examine_reports_all_problems_of_a_table():
-    """Otherwise `s3notify doctor` would accept a table without TTL or with other keys, or leave an item behind in the
-    table.
-    """
-    table = DynamoTable(DynamoConfig(table="t"))
-    wanted = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
-    assert examine(table, wanted) == ("does not exist: create it with `s3notify init`",)
-    create_table(table, TableSchema(partition_key="path", sort_key="etag"))
-    (problem,) = examine(table, wanted)
-    assert "does not expire items by 'ttl'" in problem
-    create_table(table, wanted)
-    assert examine(table, wanted) == ()
-    assert table.client.scan(TableName="t")["Count"] == 0
-    (problem,) = examine(table, RECORD_TABLE)
-    assert "has the keys path" in problem
-
-
-@pytest.mark.usefixtures("moto_aws")
-def test_examine_finds_ignored_conditions(monkeypatch):
-    """Otherwise commits by leases would overwrite each other if the table ignores conditions."""
-    table = DynamoTable(DynamoConfig(table="t"))
-    create_table(table, RECORD_TABLE)
-    write = DynamoTable.write
-
-    def ignoring(self, call, **arguments):
-        for name in ("ConditionExpression", "ExpressionAttributeNames"):
-            arguments.pop(name, None)
-        return write(self, call, **arguments)
-
-    monkeypatch.setattr(DynamoTable, "write", ignoring)
-    (problem,) = examine(table, RECORD_TABLE)
-    assert "does not honour conditions" in problem
 
 
 def test_the_cloudformation_template_equals_the_tables_of_init():

@@ -10,7 +10,7 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot, slot_of
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.source import location
 from s3notify_platform.table.commit import MAX_RUN_SECONDS

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.codecs import (
-    PIECE_BYTES,
+    UNPACKED_BYTES,
     by_record,
     check_encoding,
     compression_of,
@@ -116,7 +116,7 @@ def test_a_decompression_bomb_is_read_in_pieces(key: str) -> None:
 
     taken = 0
     for piece in decoded(counted(), key, "utf-8"):
-        assert 0 < len(piece) <= PIECE_BYTES
+        assert 0 < len(piece) <= UNPACKED_BYTES
         taken += len(piece)
         if taken == len(piece):
             assert read <= 2

@@ -18,6 +18,7 @@ from s3notify_platform.local.attributes import attributes_of
 from s3notify_platform.local.cron import check_cron
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.orchestration import S3NotifyComponent
+from tests.support.setting_examples import example_of
 
 PLACE = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
 SQS = "https://sqs.eu-central-1.amazonaws.com/123456789012/events"
@@ -25,23 +26,13 @@ SQS = "https://sqs.eu-central-1.amazonaws.com/123456789012/events"
 EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "name": (["orders", "o_2"], ["Orders", "", 7, None, ["orders"]]),
     "bucket": (["landing", "arn:aws:s3:eu-west-1:123456789012:accesspoint/a"], ["s3://landing", "a/b", 7]),
-    "platform_bucket": (["own", None], [7, ["own"]]),
     "commit": (["auto", "native", "dynamo:leases:5000"], ["dynamodb", "nativ", "dynamo:", "dynamo:leases:x", 1, None]),
     "slots": ([1, 1000, "7", 7.0, "{{ env.SEVEN }}"], [0, 1001, -1, "many", 7.5, None, "{{ env.WORD }}"]),
     "platform_prefix": (["own/", ""], ["own", 7]),
-    "keyspace_prefix": (["signals/"], [7]),
-    "known_bucket": (["vault"], [7]),
-    "mirror": (["symlink"], ["hudi"]),
     "queue_prefix": (["q/"], [7]),
-    "signals": (["slots", "root"], ["none", "", True]),
     "prefix": (["raw/", "", "1_000", "[raw]", "{{ env.SEVEN }}"], ["/raw/", "s3://landing/raw", 7, None, ["raw/"]]),
-    "include": (["*.jsonl|*.json"], [7, ["*.jsonl"]]),
-    "exclude": (["tmp/*"], [7]),
     "other_platform_prefixes": (["own/|o/", ""], ["own", 7, ["own/"]]),
-    "hidden_files": (["skip", "read"], ["ignore", "", True]),
     "modified_after": (["2026-01-31T12:00:00Z", ""], ["yesterday", 7]),
-    "on_delete": (["withdraw", "keep", "keep_expired"], ["ignore"]),
-    "overwrites": (["rewrite", "vectors"], ["hide", "", True]),
     "committed_tags": (["archive=yes"], ["archive", 7]),
     "format": (["auto", "jsonl", "csv"], ["xml", "", 7]),
     "schema": (["id bigint", None], ["id bigit", "id", 7]),
@@ -49,16 +40,12 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "partition_columns": (["dt date"], ["dt dat", 7]),
     "metadata_columns": (["_size"], ["_sise", 7]),
     "encoding": (["utf-8", "cp1252"], ["utf-9", 7]),
-    "mismatches": (["rescue"], ["drop"]),
     "code_version": (["v2", "1", None], [1, ["v2"]]),
     "csv_delimiter": ([";", "\\t"], [";;", 7]),
     "csv_quote": (["'", "none", ""], ["''", 7]),
     "csv_escape": (["\\"], ["\\\\", 7]),
     "csv_comment": (["#"], ["##", 7]),
     "csv_names": (["id,amount"], [7]),
-    "csv_nulls": (["NULL|-"], [7]),
-    "json_path": (["data.items"], [7]),
-    "column_names": (["safe", "as_is"], ["snake", 7]),
     "date_format": (["dd.MM.yyyy", "d/M/yy|born=yyyyMMdd", ""], ["dd.MM.YYYY", "MM", "|", 7]),
     "timestamp_format": (["yyyy-MM-dd'T'HH:mm[:ss]XXX"], ["HH:mm", "at=", "a=yy|a=yyyy", 7]),
     "time_zone": (["Europe/Berlin", "UTC", "UTC|at=Asia/Tokyo"], ["Europe/Berln", "at=", 7]),
@@ -68,12 +55,10 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "expect_warn": (["positive: amount >= 0"], ["amount like", "a: b = 1; a: c = 1", 7]),
     "description": (["Orders", "{{ env.WORD }}", None], [7]),
     "owners": ([["ann@example.com", "team:sales"], []], ["ann@example.com", [7], None]),
-    "group": (["landing", None], [7]),
     "sweep_cron": (["0 3 * * *", "@daily"], ["daily", "0 25 * * *", "", 7]),
     "running": ([False, "false"], ["off course", None]),
     "run_tags": ([{"team": "sales", "n": 7}, {"k8s": {"a": [1]}}], ["team", ["team"], None]),
     "op_tags": ([{"cost": "high"}], ["cost"]),
-    "pool": (["spark", None], [7, ["spark"]]),
     "resources": ([{"s3": "lake"}], [{"duckdb": "x"}, {"s3": 7}, "s3"]),
     "transform": ([None, "json.loads"], [7, ["json.loads"]]),
     "slot_assets": ([[]], ["defs.orders.paid", [7]]),
@@ -142,17 +127,23 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
         [{"allow_network": ["10.1.0.0/16"]}, {"poll_seconds": 0}, {"allow_http": 7}, {"heartbeat_seconds": "slow"}],
     ),
 }  # fmt: skip
-"""For each attribute: some values that a source may have, and some that must be refused."""
+"""For each attribute: some values that a source may have, and some that must be refused. A text or a choice without
+special rules need not be listed (`given`)."""
 
 ATTRIBUTES = attributes_of(*SERVICES)
 
 
 def given(name: str) -> tuple[list[Any], list[Any]]:
-    """Examples of an attribute. A number's default must be accepted as a number and as text."""
+    """Examples of an attribute. A number's default must be accepted as a number and as text.
+
+    A text or a choice that is not in `EXAMPLES` has the example of its declaration.
+    """
     if name in EXAMPLES:
         return EXAMPLES[name]
-    default, kind = ATTRIBUTES[name].default, ATTRIBUTES[name].number
-    assert kind is not None
+    setting = ATTRIBUTES[name]
+    default, kind = setting.default, setting.number
+    if kind is None:
+        return [default, example_of(setting)], ["no such choice" if setting.choices else 7, [default]]
     return [default, str(default)], [None, "many", [default], *([0.5] if kind is int else []), "nan"]
 
 

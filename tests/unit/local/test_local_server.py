@@ -109,7 +109,7 @@ def test_a_server_that_was_not_started_has_no_address(tmp_path):
 def test_a_server_that_never_gets_ready_is_an_error(tmp_path, monkeypatch):
     """The error comes after a few tries, and names the log."""
     monkeypatch.setattr(server_module, "_weed", lambda: shutil.which("false"))
-    monkeypatch.setattr(server_module, "FAILURES_MAX", 2)
+    monkeypatch.setattr(server_module, "EARLY_ENDS_MAX", 2)
     with pytest.raises(UnavailableError, match=r"ended 2 times in a row.*server\.log"):
         LocalS3Server(tmp_path).start()
     LocalS3Server(tmp_path).stop()

@@ -6,7 +6,7 @@ import pytest
 
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, FencedError
 from s3notify_platform.maintenance.put_back import PutBack, put_back
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

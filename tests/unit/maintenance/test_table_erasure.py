@@ -8,7 +8,7 @@ from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.table_erasure import ending, erase
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.versions import history, snapshot_of

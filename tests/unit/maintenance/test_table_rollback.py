@@ -10,7 +10,7 @@ import pytest
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.table_rollback import HOLDER, roll_back
-from s3notify_platform.maintenance.vacuum import FENCE, Fence
+from s3notify_platform.maintenance.vacuuming import FENCE, Fence
 from s3notify_platform.table.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.delta.metadata import VECTORS

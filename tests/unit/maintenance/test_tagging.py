@@ -9,13 +9,14 @@ import pytest
 from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.slots import Slot, slot_of
-from s3notify_platform.maintenance.tagging import FAILURES_MAX, SLOTS_AT_ONCE, tag_again, tag_committed
+from s3notify_platform.maintenance.tagging import FAILURES_MAX, tag_again, tag_committed
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.rules import tags_of
 from s3notify_platform.stores.s3.tags import ObjectTags
+from s3notify_platform.table.check import SLOTS_AT_ONCE
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.open_table import forget
 from s3notify_platform.table.round import RoundChange, SlotRound

@@ -36,61 +36,40 @@ from s3notify_platform.source.settings import (
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.setting_examples import example_of
 
 OWN = settings_of(*UNGROUPED)
 OF_COMPONENT = settings_of(*UNGROUPED, TopicSizeSettings, BatchSettings)
 
 OTHERS: dict[str, Any] = {
     "name": "clicks",
-    "bucket": "b",
-    "platform_bucket": "own",
     "commit": "native",
     "slots": 7,
-    "platform_prefix": "p/",
-    "keyspace_prefix": "k/",
     "queue_prefix": "q/",
-    "known_bucket": "vault",
-    "mirror": "symlink",
-    "prefix": "raw/",
+    # The columns of the table, which other settings name.
     "format": "csv",
     "schema": "a int",
     "schema_hints": "b int",
-    "include": "*.csv",
-    "exclude": "tmp/*",
-    "other_platform_prefixes": "own/",
-    "hidden_files": "read",
-    "modified_after": "2026-01-31T12:00:00Z",
-    "on_delete": "keep",
-    "overwrites": "vectors",
     "partition_columns": "dt date",
     "metadata_columns": "_size, _modified",
-    "committed_tags": "archive=yes",
+    "expect": "dt is not null",
+    "expect_warn": "_size > 0",
+    "date_format": "dd.MM.yyyy",
+    "timestamp_format": "dd.MM.yyyy HH:mm",
+    "time_zone": "Europe/Berlin",
+    "decimal_comma": "all",
     "encoding": "cp1252",
-    "mismatches": "rescue",
-    "code_version": "2",
     "csv_delimiter": ";",
     "csv_quote": "'",
     "csv_escape": "\\",
     "csv_comment": "#",
     "csv_names": "a;b",
-    "csv_nulls": "-",
-    "json_path": "data.items",
-    "column_names": "safe",
-    "date_format": "dd.MM.yyyy",
-    "timestamp_format": "dd.MM.yyyy HH:mm",
-    "time_zone": "Europe/Berlin",
-    "decimal_comma": "all",
-    "payload_column": "payload",
-    "expect": "dt is not null",
-    "expect_warn": "_size > 0",
-    "signals": "root",
-    "cluster_by": "dt",
 }
-"""Values other than the defaults. Each numeric setting that is not listed gets its default plus one."""
+"""Values for a source with all settings. All other settings have the example of their declaration (`example_of`)."""
 
 
 def other(setting: Setting) -> Any:
-    return OTHERS[setting.name] if setting.name in OTHERS else setting.default + 1
+    return OTHERS[setting.name] if setting.name in OTHERS else example_of(setting)
 
 
 def ids(settings: Any) -> Any:

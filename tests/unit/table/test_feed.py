@@ -10,14 +10,14 @@ from hypothesis import given
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError
 from s3notify_platform.kernel.limits import CHANGES_INLINE
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.changes import Labels, StateChange, erased, key_hash, state_changes
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.state_changes import Labels, StateChange, erased, key_hash, state_changes
 from s3notify_platform.table.versions import snapshot_of
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Rounds
@@ -132,7 +132,7 @@ def test_few_changes_cost_no_request_and_many_cost_one():
 
 
 def test_many_changes_are_streamed(monkeypatch):
-    monkeypatch.setattr("s3notify_platform.table.changes.GROUP_ROWS", 100)
+    monkeypatch.setattr("s3notify_platform.table.state_changes.GROUP_ROWS", 100)
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned(bucket_of(1000)))
     ((_, changes),) = [(each.version, each.changes) for each in changes_of(process.table.reader, 0, 1)]

@@ -404,7 +404,7 @@ def test_pending_objects_are_limited(monkeypatch):
     """Otherwise a batch would hold too many states in memory, or the user would not learn that some objects were not
     requested.
     """
-    monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
+    monkeypatch.setattr(quarantine, "PENDING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
     place.run()
     done = place.retry()
@@ -417,7 +417,7 @@ def test_pending_objects_are_limited(monkeypatch):
 
 def test_failing_objects_are_limited(monkeypatch):
     """Otherwise a slot would get more failing objects than the limit. Beyond the limit, the slot itself must fail."""
-    monkeypatch.setattr(settle, "FAILING_MAX", 2)
+    monkeypatch.setattr(settle, "MAX_FAILING_OBJECTS", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
     place.quarantine(**dict.fromkeys(place.bucket, 0))
     assert place.failing == ["0", "1"]

@@ -9,13 +9,13 @@ from hypothesis import given
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.maintenance.table_erasure import erase
 from s3notify_platform.maintenance.table_rollback import roll_back
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.changes import key_hash
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Wanted
 from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.row_changes import CHANGE_COLUMNS, all_rows, row_changes, sizes_of
+from s3notify_platform.table.state_changes import key_hash
 from s3notify_platform.table.versions import created_ms, kept_versions, snapshot_of
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key

@@ -33,7 +33,7 @@ Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
     - A parent must begin the same children in every attempt. If a later attempt names other children, these children
       also begin, perhaps after the chain is acked.
-    - The limits are `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, and `ATTEMPTS` attempts.
+    - The limits are `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, and `SHARED_ATTEMPTS` attempts.
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.
 
@@ -42,6 +42,6 @@ Reading order: shared_chains (the client), plans (the change that each operation
 """
 
 from s3notify_platform.protocols.ack_chain.shared.record import child_stamp
-from s3notify_platform.protocols.ack_chain.shared.shared_chains import ATTEMPTS, SharedChains
+from s3notify_platform.protocols.ack_chain.shared.shared_chains import SHARED_ATTEMPTS, SharedChains
 
-__all__ = ["ATTEMPTS", "SharedChains", "child_stamp"]
+__all__ = ["SHARED_ATTEMPTS", "SharedChains", "child_stamp"]

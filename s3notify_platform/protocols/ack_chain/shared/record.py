@@ -10,7 +10,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.ack_chain.names import in_order, pack_names, unpack_names
 from s3notify_platform.protocols.ack_chain.stamps import STAMP_BYTES, ChainState, Status, Tag
 
-OPERATION_BYTES = 8
+SHARED_OPERATION_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def decode(key: str, value: bytes) -> Chain:
         if (version := body.pop("v")) != 1 or body["status"] not in ("open", "acked", "failed"):
             raise CorruptError(f"ack chain {key!r}: version {version}, status {body['status']}")
         operations = b64decode(body["operations"], validate=True)
-        starts = range(0, len(operations), OPERATION_BYTES)
+        starts = range(0, len(operations), SHARED_OPERATION_BYTES)
         return Chain(
             **body
             | {
@@ -69,7 +69,7 @@ def decode(key: str, value: bytes) -> Chain:
                 "children": unpack_names(body["children"]),
                 "missing": unpack_names(body["missing"]),
                 "seed": bytes.fromhex(body["seed"]),
-                "operations": tuple(operations[start : start + OPERATION_BYTES] for start in starts),
+                "operations": tuple(operations[start : start + SHARED_OPERATION_BYTES] for start in starts),
                 "last": bytes.fromhex(body["last"]),
             }
         )

@@ -24,7 +24,7 @@ from s3notify_platform.protocols.ack_chain.shared.plans import (
     failed,
 )
 from s3notify_platform.protocols.ack_chain.shared.record import (
-    OPERATION_BYTES,
+    SHARED_OPERATION_BYTES,
     Chain,
     child_stamp,
     decode,
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 SEED_BYTES: Final = 32
 
-ATTEMPTS: Final = 40
+SHARED_ATTEMPTS: Final = 40
 """The maximum number of attempts to read and replace one record. After the last attempt, `StaleLocalData` is raised.
 The backoff of all attempts together is about 35 s on average."""
 
@@ -56,7 +56,7 @@ class SharedChains:
     """The chains of one partition of a record store. Each chain is one record. Thread-safe.
 
     Requests without contention: create 1, stamp 2, state 1, fail 2, delete 2. If n threads stamp one chain at the same
-    time, they take 4 requests together. `ATTEMPTS` bounds the attempts of each operation.
+    time, they take 4 requests together. `SHARED_ATTEMPTS` bounds the attempts of each operation.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SharedChains:
         self._partition = partition
         self._tombstone_seconds = tombstone_seconds
         self._together = GroupCommit()
-        self._updates = Updates(records, clock, rounds=ATTEMPTS, contended=StaleLocalData)
+        self._updates = Updates(records, clock, rounds=SHARED_ATTEMPTS, contended=StaleLocalData)
 
     def create(
         self,
@@ -165,7 +165,7 @@ class SharedChains:
     def delete(self, tag: str) -> None:
         """Deletes the chain, open or closed; `TagNotFound` if it does not exist. Cost: 2 requests."""
         identity: str | None = None
-        for _ in attempts(self._clock, ATTEMPTS):
+        for _ in attempts(self._clock, SHARED_ATTEMPTS):
             record = self._records.read(self._partition, tag)
             if record is None and identity is not None:
                 return
@@ -252,7 +252,7 @@ class SharedChains:
         drawn = operation_id if operation_id is not None else unique_name(self._clock)
         plan = Stamp(
             tag=tag,
-            operation=blake3(drawn.encode("utf-8")).digest(length=OPERATION_BYTES),
+            operation=blake3(drawn.encode("utf-8")).digest(length=SHARED_OPERATION_BYTES),
             ending=frozenset(ending),
             beginning=frozenset(beginning),
             expires_ms=self._expiry_ms(),

@@ -11,7 +11,7 @@ from tests.support.http_inlet import SECRET
 @pytest.fixture(autouse=True)
 def secret(monkeypatch):
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
-    monkeypatch.setattr(http1, "_DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(http1, "_UNREAD_SECONDS", 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_connections_without_a_handshake_are_counted(certificate):
 
 def test_a_post_that_waits_too_long_is_dropped(monkeypatch):
     """Otherwise a post that was answered with 503 would be queued later, and again when its sender repeats it."""
-    monkeypatch.setattr(inlet_module, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(inlet_module, "POST_SECONDS", 0.3)
     monkeypatch.setattr(inlet_module, "WORKERS", 1)
     site = Site()
     entered, gate = threading.Event(), threading.Event()

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.commit.new_states import RoundFacts, settled
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.object_read import Outcome
+from s3notify_platform.engine.values.slot_plan import SlotPlan
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import MAX_UNFORESEEN
 from s3notify_platform.kernel.slots import Slot

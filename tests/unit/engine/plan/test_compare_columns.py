@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.engine.plan.compare_columns import Listed, compared
-from s3notify_platform.engine.values.rows import LISTED
+from s3notify_platform.engine.values.task_rows import LISTED
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot

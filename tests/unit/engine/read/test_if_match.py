@@ -11,7 +11,7 @@ from s3notify_platform.engine.read import fetch as fetching
 from s3notify_platform.engine.read.fetch import fetch
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
 from s3notify_platform.engine.stage.collect import StagedPart
-from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.slot_plan import SlotPlan
 from s3notify_platform.kernel.errors import ConflictError
 from tests.support.ingested import Place
 from tests.support.local_jobs import LocalJobs

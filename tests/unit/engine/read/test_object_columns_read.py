@@ -11,8 +11,8 @@ from s3notify_platform.engine.read import fetch
 from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import cut
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.engine.values.object_read import Outcome
+from s3notify_platform.engine.values.task_rows import ReadObject
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Split
 from tests.support.ingested import Place

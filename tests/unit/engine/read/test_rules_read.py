@@ -11,8 +11,8 @@ import pytest
 from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import cut
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.engine.values.object_read import Outcome
+from s3notify_platform.engine.values.task_rows import ReadObject
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_REJECTS
 from s3notify_platform.kernel.slots import Slot

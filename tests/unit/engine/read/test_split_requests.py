@@ -105,13 +105,13 @@ def test_a_short_answer_is_retried_and_then_refused(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = replace(put(config, "k", b"short"), size=100)
-    monkeypatch.setattr(remote_bytes, "ATTEMPTS", 2)
+    monkeypatch.setattr(remote_bytes, "READ_ATTEMPTS", 2)
     with pytest.raises(UnavailableError, match="5 bytes came"):
         RemoteBytes(config, version).read(0, 100)
 
 
 def test_large_objects_with_odd_keys_are_refused(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_bytes, "WHOLE_BYTES", 10)
+    monkeypatch.setattr(remote_bytes, "MAX_WHOLE_BYTES", 10)
     (split,) = split_at(put(config, "odd//key", CSV), 1)
     _, end = rows_and_end(config, split, "csv")
     assert end.status == "failed"

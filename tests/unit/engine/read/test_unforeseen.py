@@ -11,9 +11,9 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.read import fetch, isolation
 from s3notify_platform.engine.read.isolation import isolated
 from s3notify_platform.engine.read.reader import SplitReader
-from s3notify_platform.engine.values.object_outcome import joined
+from s3notify_platform.engine.values.object_read import joined
 from s3notify_platform.engine.values.results import BatchResult
-from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.engine.values.task_rows import ReadObject
 from s3notify_platform.engine.values.unforeseen import bounded, is_unforeseen, trace_of
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.kernel.errors import UnavailableError

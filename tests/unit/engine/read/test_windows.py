@@ -11,8 +11,8 @@ import pytest
 from s3notify_platform.engine.read import reader as read
 from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import SplitReader
-from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.engine.values.object_read import Outcome
+from s3notify_platform.engine.values.task_rows import ReadObject
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.formats.text import text_format
 from s3notify_platform.kernel.errors import UsageError

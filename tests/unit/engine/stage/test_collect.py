@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.stage.collect import Collected, StagedPart
-from s3notify_platform.engine.values.object_outcome import Outcome, joined
-from s3notify_platform.engine.values.plan import SlotPlan
-from s3notify_platform.engine.values.rows import ReadObject, Requests, StoredRows, WrittenPack
+from s3notify_platform.engine.values.object_read import Outcome, joined
+from s3notify_platform.engine.values.slot_plan import SlotPlan
+from s3notify_platform.engine.values.task_rows import ReadObject, Requests, StoredRows, WrittenPack
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot

@@ -132,7 +132,7 @@ def test_runs_that_wait_for_long_get_another_worker(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a stuck run would block its backfill. The limit of workers also applies to the new worker."""
-    monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "BACKFILL_WAIT_SECONDS", 0.0)
     with supervised(instance, Limits(workers=2)) as it:
         it.handed_over("stuck", backfill="b")
         (first,) = it.workers()
@@ -152,7 +152,7 @@ def test_runs_that_wait_for_long_get_another_worker(
 
 def test_surplus_idle_workers_leave(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle worker keeps a JVM. When no run waits, one idle worker for each `WorkerKey` is enough."""
-    monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "BACKFILL_WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
         hung = it.handed_over("waits", backfill="b")
         run = it.new_run()

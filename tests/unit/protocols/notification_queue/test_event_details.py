@@ -6,6 +6,7 @@ import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.messages import FORMATS
+from s3notify_platform.kernel.limits import MAX_EVENT_PAIRS, MAX_EVENT_TEXT
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
@@ -14,7 +15,6 @@ from s3notify_platform.protocols.notification_queue import (
     decode_events,
     encode_events,
 )
-from s3notify_platform.protocols.notification_queue.event_details import PAIRS_MAX, TEXT_MAX
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.queued_publisher import World
 
@@ -133,8 +133,8 @@ def test_eventbridge_details_get_the_names_of_s3() -> None:
     "given",
     [
         {"userIdentity": "me", "eventSource": {"a": "b"}, "awsRegion": 7},
-        {"userIdentity": {"principalId": {"deep": ["er"]}}, "awsRegion": "x" * (TEXT_MAX + 1)},
-        {"userIdentity": {str(n): "x" for n in range(PAIRS_MAX + 1)}, "eventId": 7},
+        {"userIdentity": {"principalId": {"deep": ["er"]}}, "awsRegion": "x" * (MAX_EVENT_TEXT + 1)},
+        {"userIdentity": {str(n): "x" for n in range(MAX_EVENT_PAIRS + 1)}, "eventId": 7},
         {"userIdentity": {"principalId": "\ud800"}, "eventSource": "\udfff"},
         {"userIdentity": [], "requestParameters": 0, "source": "Internal"},
     ],

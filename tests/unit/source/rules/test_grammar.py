@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_RULE_DEPTH
 from s3notify_platform.source.rules.evaluation import bound
-from s3notify_platform.source.rules.grammar import MAX_NESTED, parsed
+from s3notify_platform.source.rules.grammar import parsed
 
 ROWS = pa.table(
     {
@@ -174,7 +175,7 @@ def test_nan_equals_nothing_and_fields_of_null_structs_are_null() -> None:
         ("amount > " + "9" * 40, "at most 38 digits"),
         ("amount > 1e-50", "at most 38 digits"),
         ("amount > 1e99999", "at most 38 digits"),
-        ("not " * (MAX_NESTED + 1) + "ok", "nested deeper than 50"),
+        ("not " * (MAX_RULE_DEPTH + 1) + "ok", "nested deeper than 50"),
         ("(" * 400 + "ok" + ")" * 400, "nested deeper than 50"),
         (" or ".join(["ok"] * 600), "more than 1000 words"),
         ("a. > 1", "a column is missing before '>'"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from s3notify_platform.table.delta.actions import Vector
 from s3notify_platform.table.delta.statistics import (
-    COLUMNS,
+    STATISTICS_COLUMNS,
     STRING_CHARS,
     add_of,
     hidden,
@@ -215,18 +215,18 @@ def test_first_columns_and_lineage_have_statistics() -> None:
     names = [*(f"c{n}" for n in range(50)), "_slot", "_key"]
     rows = pa.table({name: ["a" * 500] for name in names})
     found = stats(rows)
-    assert [*found["nullCount"]] == ["_slot", "_key", *(f"c{n}" for n in range(COLUMNS - 2))]
+    assert [*found["nullCount"]] == ["_slot", "_key", *(f"c{n}" for n in range(STATISTICS_COLUMNS - 2))]
     assert found["minValues"]["_key"] == found["maxValues"]["_key"] == "a" * 500
 
 
 def test_sorted_column_beyond_the_first_has_statistics() -> None:
     """Otherwise a table that is clustered by a late column would be read whole by each query."""
-    rows = pa.table({f"c{n}": pa.array([n, n + 1]) for n in range(COLUMNS + 8)})
+    rows = pa.table({f"c{n}": pa.array([n, n + 1]) for n in range(STATISTICS_COLUMNS + 8)})
     sink = io.BytesIO()
     order = pq.SortingColumn.from_ordering(rows.schema, [(rows.schema.names[-1], "ascending")])
     pq.write_table(rows, sink, sorting_columns=order)
     found = json.loads(stats_of(pq.ParquetFile(sink).metadata))
-    assert [*found["minValues"]] == [rows.schema.names[-1], *rows.schema.names[: COLUMNS - 1]]
+    assert [*found["minValues"]] == [rows.schema.names[-1], *rows.schema.names[: STATISTICS_COLUMNS - 1]]
 
 
 def test_invalid_or_long_text_has_no_bound() -> None:

@@ -18,7 +18,7 @@ from s3notify_platform.protocols.ack_chain import (
     Stamped,
     xor,
 )
-from s3notify_platform.protocols.ack_chain.shared import ATTEMPTS, SharedChains, plans
+from s3notify_platform.protocols.ack_chain.shared import SHARED_ATTEMPTS, SharedChains, plans
 from tests.support.clocks import HandClock, HurriedClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 
@@ -259,7 +259,7 @@ def test_contention_is_bounded_and_typed(records):
     records.read = read_then_change
     with pytest.raises(StaleLocalData):
         chains.stamp_children("t", ["1"])
-    assert methods(faulty).count("replace") == ATTEMPTS
+    assert methods(faulty).count("replace") == SHARED_ATTEMPTS
     with pytest.raises(StaleLocalData):
         chains.delete("t")
     records.read = reading

@@ -1,7 +1,7 @@
 """Helpers of the owners' tests."""
 
 from s3notify_platform.protocols.notification_queue import Event, ShardConsumer, TopicSettings, Worker
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+from s3notify_platform.protocols.notification_queue.owners import BALANCE_SECONDS
 
 PUSHED = TopicSettings(capacity=20, shards=1, max_attempts=3, endpoint="{}")
 
@@ -29,5 +29,5 @@ def succeed(queue, clock, *, beats=8):
     for _ in range(beats):
         if leases := second.balance():
             return second, ShardConsumer(second, leases[0])
-        clock.now += BEAT_SECONDS
+        clock.now += BALANCE_SECONDS
     raise AssertionError("nothing was taken over")

@@ -5,7 +5,7 @@ import pytest
 from s3notify_platform.kernel.errors import CorruptError, FencedError, UnavailableError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, Worker
 from s3notify_platform.protocols.notification_queue.entries import WORKERS
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS, LEASE_SECONDS, fair_share
+from s3notify_platform.protocols.notification_queue.owners import BALANCE_SECONDS, LEASE_SECONDS, fair_share
 from tests.support.counted import CountedRecords
 from tests.support.faults import Fault, at
 from tests.unit.protocols.notification_queue.helpers import keys, over
@@ -33,7 +33,7 @@ def test_shards_spread_over_the_running_workers(records, clock):
     for _ in range(3):
         for worker in workers:
             worker.balance()
-        clock.now += BEAT_SECONDS
+        clock.now += BALANCE_SECONDS
     held = shards_of(*workers)
     assert sorted(len(part) for part in held) == [2, 3, 3]
     assert sorted(sum(held, [])) == [(name, shard) for name in ("a", "b") for shard in range(4)]  # noqa: RUF017
@@ -52,12 +52,12 @@ def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
     second = Worker(queue)
     first.balance()
     for _ in range(10):
-        clock.now += BEAT_SECONDS
+        clock.now += BALANCE_SECONDS
         assert first.balance()
         assert second.balance() == ()
     killed = clock.now
     while not second.balance():
-        clock.now += BEAT_SECONDS
+        clock.now += BALANCE_SECONDS
     assert clock.now - killed <= 15
 
 
@@ -77,12 +77,12 @@ def test_workers_may_have_different_heartbeats(queue, clock):
     slow.balance()
     for _ in range(3):
         for _ in range(9):
-            clock.now += BEAT_SECONDS
+            clock.now += BALANCE_SECONDS
             assert quick.balance() == ()
         assert len(slow.balance()) == 1
     killed = clock.now
     while not quick.balance():
-        clock.now += BEAT_SECONDS
+        clock.now += BALANCE_SECONDS
     assert 50 <= clock.now - killed <= 55
 
 
@@ -178,7 +178,7 @@ def test_an_ownership_in_doubt_is_resolved(queue, records, clock, method, fault)
     for nth in range(3):
         worker = Worker(over(records, clock, at(method, fault, nth=nth)))
         worker.balance()
-        clock.now += BEAT_SECONDS
+        clock.now += BALANCE_SECONDS
         assert len(worker.balance()) == 1
         worker.stop()
     successor = Worker(queue)

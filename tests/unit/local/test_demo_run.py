@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.local.demo import Verdict
+from s3notify_platform.local.demo_run import Verdict
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.values.plan import Plan
+from s3notify_platform.engine.values.slot_plan import Plan
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import Slot, slot_of
@@ -25,7 +25,7 @@ from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import source_of, with_settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("briefly_known")]
 
 SLOTS = 20
 ROW = b'{"a":1}\n'

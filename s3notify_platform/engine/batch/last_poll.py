@@ -14,8 +14,8 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.ports import Record
 from s3notify_platform.protocols.keyspace import WatcherState
-from s3notify_platform.protocols.source_enumerator.rescan import ATTEMPTS, PARTITION
-from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
+from s3notify_platform.protocols.updates import CONTENDED_ATTEMPTS, Updates
 from s3notify_platform.source.location import Location
 
 SEEN: Final = "seen"
@@ -56,6 +56,6 @@ def write_seen(
     requests on conflicts.
     """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
-    updates = Updates(location.records(), clock, rounds=ATTEMPTS)
+    updates = Updates(location.records(), clock, rounds=CONTENDED_ATTEMPTS)
     _, written = updates.change(PARTITION, SEEN, lambda _: (value, None), known=known)
     return written

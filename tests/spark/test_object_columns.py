@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.declared_schema import arrow_columns
-from s3notify_platform.spark.datasource.batch import S3NotifyDataSource
+from s3notify_platform.spark.datasource.query import S3NotifyDataSource
 from s3notify_platform.spark.spark_versions import to_arrow_schema
 from tests.support.engines import Place, by_delta_rs
 from tests.support.servers import S3Server

@@ -8,7 +8,7 @@ import pytest
 
 from s3notify_platform.kernel.errors import CorruptError, FencedError, NotFoundError, UsageError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.vacuum import FENCE, vacuum
+from s3notify_platform.maintenance.vacuuming import FENCE, vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.delta.actions import LogVersion

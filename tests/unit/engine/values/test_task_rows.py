@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.stage.staging import STAGED_COLUMN
-from s3notify_platform.engine.values.object_outcome import Outcome
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.row_schema import Rows, Task
-from s3notify_platform.engine.values.rows import (
+from s3notify_platform.engine.values.task_rows import (
     LINEAGE_COLUMNS,
     LISTED,
     STAGED,

@@ -7,9 +7,9 @@ import pickle
 import pytest
 
 from s3notify_platform.engine.read.splits import SMALL_TASK_BYTES, TASK_BYTES, assign_splits
-from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in, planned_rows
 from s3notify_platform.engine.values.results import SlotResult, added_result
-from s3notify_platform.engine.values.rows import FailedSlot, Requests
+from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan, planned_in, planned_rows
+from s3notify_platform.engine.values.task_rows import FailedSlot, Requests
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot

@@ -5,7 +5,7 @@ some kinds.
     WORK      the splits that each task reads
     STAGED    the outcomes and packs of tasks, for the driver
 
-`row_schema` turns rows into columns. The plans of slots reach the driver as `plan.PLANNED`.
+`row_schema` turns rows into columns. The plans of slots reach the driver as `slot_plan.PLANNED`.
 """
 
 import pickle
@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.engine.values.object_outcome import Outcome
+from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.unforeseen import described, is_outage, trace_of
 from s3notify_platform.kernel.errors import S3NotifyError

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.engine.values.rows import FailedSlot, Requests
+from s3notify_platform.engine.values.task_rows import FailedSlot, Requests
 from s3notify_platform.kernel.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry
