@@ -159,7 +159,7 @@ def test_an_overwritten_object_needs_few_requests_more(site: Site) -> None:
 
 
 def test_commits_by_leases_need_four_requests_more(site_of: Callable[..., Site]) -> None:
-    """The lease of the version is read, taken and released. Requests to DynamoDB count like requests to the bucket."""
+    """The version is staged and looked up, and its lease is taken and released. Requests to DynamoDB count, too."""
     site = site_of(leases=True)
     _, second, third = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
     for _, batch in (second, third):
