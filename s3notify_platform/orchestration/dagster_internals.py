@@ -6,6 +6,9 @@ one minor version. Dagster has no public way for these needs:
 
 - A warm worker executes a run: CodePointer, ReconstructableRepository, RepositoryPythonOrigin, core_execute_run,
   capture_interrupts, EngineEventData.
+- Events that are logged as one batch: context._events.
+- An instance that stays open for several ticks: context._instance.
+- Spark's configuration in the form of Dagster's own Spark resource: flatten_dict, which `resources` imports.
 - Automation requests fewer runs than its condition asks for: copy.
 - A launcher decides who executes: LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
   ConfigurableClassData, BACKFILL_ID_TAG.
@@ -20,9 +23,7 @@ one minor version. Dagster has no public way for these needs:
 - Planned slots and evaluated checks: AssetMaterializationPlannedData, AssetCheckExecutionRecord,
   AssetCheckExecutionRecordStatus.
 - The due time of the sweep, and its job: get_latest_completed_cron_tick, ANONYMOUS_ASSET_JOB_PREFIX.
-- A batch of events at once: SqliteEventLogStorage, DagsterEventBatchMetadata, context._events.
-- An instance that stays open for several ticks: context._instance.
-- Spark's configuration in the form of Dagster's own Spark resource: flatten_dict, which `resources` imports.
+- A batch of events at once: SqliteEventLogStorage, DagsterEventBatchMetadata.
 - Data and code versions of slots: DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
   get_input_event_pointer_tag, NULL_EVENT_POINTER.
 """

@@ -10,7 +10,7 @@ import deltalake
 import pyarrow as pa
 
 from s3notify_platform.kernel.ports import ObjectStore, StoredObject, list_all
-from s3notify_platform.maintenance.vacuum import named_by
+from s3notify_platform.maintenance.vacuuming import named_by
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from tests.support.folder_log import Row, normal

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.maintenance.vacuum import Fence, vacuum
+from s3notify_platform.maintenance.vacuuming import Fence, vacuum
 from s3notify_platform.table.commit import CHECKPOINT_EVERY
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.snapshot import Snapshot
