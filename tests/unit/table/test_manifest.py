@@ -17,10 +17,10 @@ from s3notify_platform.kernel.limits import (
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.state_changes import Labels, StateChange, fits_inline
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.manifest import Manifest, SlotFacts
 from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.state_changes import Labels, StateChange, fits_inline
 from s3notify_platform.table.states.state_columns import state_row
 from s3notify_platform.table.states.state_file import StateFile
 from s3notify_platform.table.states.state_levels import StateSet
