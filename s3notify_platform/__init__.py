@@ -31,7 +31,8 @@ A contract in CI checks this rule.
 Where to look first
     a row becomes visible       `table/commit.py` creates the version; `engine/loop.py` has the order of the next steps
     a new format                a file in `formats/`, and an entry in `formats/registry.py`
-    a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`
+    a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`; the
+                                adapter of a message service in `stores/`, and its client in `kernel/extras.py`
     a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it
     a new kind of store         a file in `stores/`, and an entry in `stores/kinds.py`
     events of another store     a file of parts in `deploy/events/`, and a case in `cli/events.py`

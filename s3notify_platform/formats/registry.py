@@ -1,8 +1,8 @@
 """The formats by name. The functions apply a source's setting `format` to a key or to a schema.
 
 A new format is one file and one entry here. The file has a subclass of `Format` or, for records in a text, of
-`TextFormat`. The shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with
-columns.
+`TextFormat`. If the records of a text name their fields, a subclass of `field_lines.FieldLines` needs only one method.
+Examples: `text/plain_text.py`, and `Pairs` in `tests/unit/formats/test_registry.py`.
 """
 
 from typing import Any, Final

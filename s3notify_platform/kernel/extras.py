@@ -1,4 +1,4 @@
-"""The modules that each extra of the package installs. Publishers, watchers, inlets and outlets need no extra."""
+"""The modules that each extra of the package installs. Publishers, watchers, and services by HTTP or SQS need none."""
 
 from typing import Final
 

@@ -27,9 +27,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from s3notify_platform.formats.csv.csv_cut import Dialect
-from s3notify_platform.formats.csv.csv_values import values_of
 from s3notify_platform.formats.rescue import mismatch_reason
+from s3notify_platform.formats.text_values import values_of
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.source.declared_schema import arrow_columns
@@ -40,7 +39,7 @@ METADATA: Final = pa.schema(
     [("_modified", pa.timestamp("us", tz="UTC")), ("_size", pa.int64()), ("_version", pa.string())]
 )
 
-_PLAIN: Final = Dialect(nulls="")
+_NULLS: Final = ("",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +156,7 @@ def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[
 
 
 def _value(text: str, kind: pa.DataType) -> Any:
-    value = values_of(pa.array([text]), kind, _PLAIN)[0].as_py()
+    value = values_of(pa.array([text]), kind, _NULLS)[0].as_py()
     if value is None:  # `values_of` reads an empty text as null
         raise pa.ArrowInvalid("an empty text")
     return value

@@ -97,9 +97,8 @@ class Input(InputSettings):
         form = FORMATS.get(self.format)
         for name in NOTATION:
             if form is not None and getattr(self, name) and not form.has_notation:
-                raise UsageError(
-                    f"{name} is only for csv, tsv, jsonl and json, and format is {self.format}: leave it out"
-                )
+                possible = ", ".join(each.name for each in FORMATS.values() if each.has_notation)
+                raise UsageError(f"{name} is only for {possible}, and format is {self.format}: leave it out")
             for path in notation.paths(name) if columns else ():
                 if path not in kinds_at(columns):
                     raise UsageError(f"{name}: there is no column {path!r} in the schema: correct its name")

@@ -13,7 +13,7 @@ the empty string. Timestamps without a zone are UTC, unless `notation` has anoth
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -32,7 +32,6 @@ from s3notify_platform.formats.csv.csv_cut import (
     csv_cut,
     malformed,
 )
-from s3notify_platform.formats.csv.csv_values import infinite, most_values, values_of
 from s3notify_platform.formats.notation import USUAL, Notation, Written, notation_of
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
@@ -47,6 +46,7 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below
 from s3notify_platform.formats.text.text_format import TextFormat
+from s3notify_platform.formats.text_values import infinite, most_values, values_of
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_CSV_HEADER_BYTES
 
@@ -185,7 +185,7 @@ class CsvRecords(Parser):
         columns, mismatches = [], []
         for column in self.target.schema:
             given, written = texts[column.name].combine_chunks(), self._written[column.name]
-            values, found = most_values(given, column, self._dialect, written)
+            values, found = most_values(given, column, self._dialect.null_texts, written)
             columns.append(values)
             mismatches += [found] if found else []
         left = np.concatenate([bad, numbers[ragged]])
@@ -264,16 +264,14 @@ class CsvRecords(Parser):
     def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
         """Returns the fields that were found in recovered records and are missing from an inferred schema."""
         names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
-        rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
-        dialect = Dialect(nulls=self._dialect.nulls)
-        return [inferred_types(rows.encode(), names, names, dialect, self.notation)]
+        return [types_of_texts(split, names, self._dialect.nulls, self.notation)]
 
     def _unnamed(self, values: dict[str, str]) -> dict[str, str]:
         return {below("", name): values[name] for name in self._unnamed_columns if values.get(name)}
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
         texts, written = pa.array(values, pa.string()), self._written[column.name]
-        found, mismatches = most_values(texts, column, self._dialect, written)
+        found, mismatches = most_values(texts, column, self._dialect.null_texts, written)
         if mismatches:
             for place, text in mismatches.pairs():
                 records[place].mismatches[mismatches.path] = text
@@ -296,7 +294,7 @@ def _without_empty(values: pa.Array) -> pa.Array:
 
 def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect, written: Written | None) -> pa.Array:
     if written or pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
-        return values_of(values, kind, dialect, written)
+        return values_of(values, kind, dialect.null_texts, written)
     if pa.types.is_decimal(kind):
         # Without this check, pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
@@ -365,6 +363,14 @@ def csv_options(
         null_values=list(dialect.null_texts),
         strings_can_be_null=False,
     )
+
+
+def types_of_texts(
+    rows: Sequence[Mapping[str, str]], names: list[str], nulls: str, notation: Notation
+) -> pa.Schema:
+    """Infers the types of these columns from texts by name. An empty or missing text is null."""
+    lines = "".join(",".join(_quoted(row.get(name)) for name in names) + "\n" for row in rows)
+    return inferred_types(lines.encode(), names, names, Dialect(nulls=nulls), notation)
 
 
 def inferred_types(

@@ -5,19 +5,20 @@ The format in this file is read as a whole, in parts, compressed, and by inferen
 
 import gzip
 import re
+from datetime import date
 
 import pyarrow as pa
 import pytest
 
 from s3notify_platform.formats.base import Format
+from s3notify_platform.formats.field_lines import FieldLines
 from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
-from s3notify_platform.formats.records import Converted, Parser, Records, Recovered, Target
+from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import AUTO, FORMATS, check_schema, fixed_schema, format_of
-from s3notify_platform.formats.rescue import Rescued
-from s3notify_platform.formats.text.text_format import TextFormat
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.source.format_settings import FormatSettings
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from tests.support.parsing import infer as infer_of
@@ -28,50 +29,16 @@ BODY = b"id=1 name=ada\n\nid=2\nid=x name=eve\r\nid=4 name=dan\n"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
-class Pairs(TextFormat):
+class Pairs(FieldLines):
     """Lines of `name=value`, separated by spaces."""
 
     name = "pairs"
     suffixes = frozenset({"kv"})
 
-    def parser(self, header: bytes, target: Target) -> Parser:
-        return PairLines(target)
-
-    def has_type(self, kind: pa.DataType) -> bool:
-        return not pa.types.is_nested(kind)
-
-
-class PairLines(Parser):
-    """The parser of lines with pairs."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-
-    def _pairs(self, records: Records) -> list[dict[str, str]]:
-        raws = map(records.raw, range(len(records.start)))
-        return [dict(re.findall(r"(\w+)=(\S*)", raw.decode())) for raw in raws]
-
-    def convert(self, records: Records) -> Converted:
-        rows = self._pairs(records)
-        columns = [
-            pa.array([row.get(c.name) for row in rows], pa.string()).cast(c.type) for c in self.target.schema
-        ]
-        return Converted(table=pa.Table.from_arrays(columns, schema=self.target.schema))
-
-    def unnamed(self, raw: bytes) -> dict[str, str]:
-        return {}
-
-    def recover(self, records: Records) -> Recovered:
-        """Recovers one record: an id that is not a number is rescued."""
-        if len(records.start) > 1:
-            return Recovered(table=self.target.schema.empty_table(), rescued=[None] * len(records.start))
-        (row,) = self._pairs(records)
-        table = pa.Table.from_pylist([{"id": None, "name": row.get("name")}], schema=self.target.schema)
-        return Recovered(table=table, rescued=[Rescued(mismatches={"id": row["id"]})])
-
-    def infer(self, records: Records) -> pa.Schema:
-        names = [name for row in self._pairs(records) for name in row]
-        return pa.schema([(name, pa.string()) for name in dict.fromkeys(names)])
+    def fields(self, record: str) -> dict[str, str]:
+        if "=" not in record:
+            raise ValueError("no pair")
+        return dict(re.findall(r"(\w+)=(\S*)", record))
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +53,7 @@ def test_a_format_is_found_by_suffix_and_name(pairs: Format) -> None:
     assert fixed_schema("pairs") is None
     bucket = S3Config(bucket="b")
     assert Input(bucket=bucket, format="pairs").format == "pairs"
-    with pytest.raises(
-        UsageError, match="use one of auto, jsonl, json, csv, tsv, parquet, avro, orc, text, binary, pairs"
-    ):
+    with pytest.raises(UsageError, match=r"use one of auto, .*, pairs"):
         Input(bucket=bucket, format="xml")
 
 
@@ -136,8 +101,33 @@ def test_compressed_objects_are_read_by_record(pairs: Format) -> None:
     assert (end.status, end.offset, end.reach_end) == ("by_record", 4, True)
 
 
+def test_malformed_records_are_rejected() -> None:
+    """Otherwise a bad line would spoil its neighbours. Both ways of conversion are tried: few records, and many."""
+    for count in (1, 100):
+        body = b"id=1 name=ada\n" * count + b"junk\n\xff=1\nid=y name=eve\n"
+        rows, rejects = take([body], SCHEMA, "pairs")
+        assert [row[2] for row in rows] == [{"id": 1, "name": "ada"}] * count
+        reasons = [reject.reason for reject in sorted(rejects, key=lambda one: one.offset)]
+        assert reasons[0] == "no pair"
+        assert "utf-8" in reasons[1].lower()
+        assert reasons[2] == "id: 'y' does not fit int64"
+
+
+def test_new_fields_of_an_inferred_schema_are_found(pairs: Format) -> None:
+    (found,) = pairs.parse([("a.kv", b"id=1 name=ada age=7")], Target(schema=SCHEMA, inferred=True))
+    assert [*found.new_fields] == [pa.schema([("age", pa.int64())])]
+    (dropped,) = pairs.parse([("a.kv", b"id=1 name=ada age=7")], Target(schema=SCHEMA))
+    assert dropped.unnamed == {0: {"age": 1}}
+
+
+def test_a_notation_applies_to_fields(pairs: Format) -> None:
+    form = pairs.configured(FormatSettings(date_format="dd.MM.yyyy"))
+    (found,) = form.parse([("a.kv", b"day=31.01.2026")], Target(schema=pa.schema([("day", pa.date32())])))
+    assert found.table.to_pylist() == [{"day": date(2026, 1, 31)}]
+
+
 def test_a_schema_is_inferred() -> None:
     assert infer_of([("pairs", BODY), ("pairs", b"\xff\nage=3")]) == pa.schema(
-        [("id", pa.string()), ("name", pa.string()), ("age", pa.string())]
+        [("id", pa.string()), ("name", pa.string()), ("age", pa.int64())]
     )
     assert infer([]) is None

@@ -12,10 +12,10 @@ from s3notify_platform.formats import records
 from s3notify_platform.formats import row_conversion as conversion
 from s3notify_platform.formats.csv.csv_cut import STANDARD
 from s3notify_platform.formats.csv.csv_format import CsvRecords
-from s3notify_platform.formats.csv.csv_values import most_values
 from s3notify_platform.formats.json.jsonl import JsonLines
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.formats.text_values import most_values
 from tests.support.parsing import take
 
 SCHEMA = pa.schema(
@@ -186,7 +186,7 @@ def test_bad_records_do_not_slow_down_the_others(
 def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
     """A text must have the same result alone and next to a text that does not fit."""
     column = SCHEMA.field(name)
-    values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
+    values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD.null_texts)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]
     fields[SCHEMA.names.index(name)] = text
     rows, rejects = take([f"{header}\n{','.join(fields)}\n".encode()], SCHEMA, "csv")

@@ -19,11 +19,11 @@ def input_of(**settings: Any) -> Input:
     [
         (
             {"format": "parquet", "date_format": "yyyy"},
-            "date_format is only for csv, tsv, jsonl and json, and format is par",
+            "date_format is only for jsonl, json, csv, tsv, and format is par",
         ),
         (
             {"format": "text", "decimal_comma": "all"},
-            "decimal_comma is only for csv, tsv, jsonl and json, and format is text",
+            "decimal_comma is only for jsonl, json, csv, tsv, and format is text",
         ),
         ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is only for csv"),
         ({"time_zone": "Mars/Base"}, "time_zone 'Mars/Base': this system has no such zone"),

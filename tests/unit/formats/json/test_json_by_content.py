@@ -176,7 +176,7 @@ def test_content_decides_only_with_auto_and_only_for_json() -> None:
     assert isinstance(format_for("raw/1.json", Input(**given, json_path="data")), JsonDocument)
     berlin = format_for("raw/1.json", Input(**given, time_zone="Europe/Berlin"))
     assert isinstance(berlin, JsonByContent)
-    assert berlin.notation.zone == "Europe/Berlin"
+    assert berlin.notation.zones == {"": "Europe/Berlin"}
 
 
 def test_types_and_splits_are_as_for_lines() -> None:

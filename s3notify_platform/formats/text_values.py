@@ -1,8 +1,9 @@
-"""Converts texts of CSV to typed columns.
+"""Converts texts to typed columns.
 
 The values equal those of pyarrow's CSV reader, but values that fit are kept even if other values do not fit.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.formats.arrow_values import check_held, timestamps
-from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.notation import Written
 from s3notify_platform.formats.records import ColumnMismatches
 from s3notify_platform.formats.rescue import below, fitted
@@ -27,9 +27,10 @@ def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
 
 
 def values_of(
-    texts: pa.Array, kind: pa.DataType, dialect: Dialect, written: Written | None = None
+    texts: pa.Array, kind: pa.DataType, nulls: Sequence[str], written: Written | None = None
 ) -> pa.Array:
-    """Converts texts to `kind`. `written`: the notation of the texts, if it is not the usual one.
+    """Converts texts to `kind`. `nulls`: texts that are null, except in a string column. `written`: the notation of the
+    texts, if it is not the usual one.
 
     Raises pyarrow's errors if any text does not fit.
     """
@@ -41,7 +42,7 @@ def values_of(
         return pa.nulls(len(texts), kind)
     if pa.types.is_timestamp(kind):
         texts = pc.utf8_trim_whitespace(texts)
-    null = pc.is_in(texts, pa.array(dialect.null_texts))
+    null = pc.is_in(texts, pa.array(nulls, pa.string()))
     if pc.any(null).as_py():
         texts = pc.if_else(null, pa.scalar(None, pa.string()), texts)
     if pa.types.is_timestamp(kind):
@@ -67,7 +68,7 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def most_values(
-    texts: pa.Array, column: pa.Field, dialect: Dialect, written: Written | None = None
+    texts: pa.Array, column: pa.Field, nulls: Sequence[str], written: Written | None = None
 ) -> tuple[pa.Array, ColumnMismatches | None]:
     """Converts texts to the values of a column. A text that does not fit becomes null and counts as a mismatch.
 
@@ -79,14 +80,14 @@ def most_values(
     rest, odd = texts, np.zeros(len(texts), bool)
 
     def read(some: pa.Array, kind: pa.DataType) -> pa.Array:
-        return values_of(some, kind, dialect, written)
+        return values_of(some, kind, nulls, written)
 
     def single(number: int) -> pa.Array:
         odd[number] = True
         return pa.nulls(1, kind)
 
     def without(looked_at: npt.NDArray[np.int64]) -> pa.Array:
-        odd[looked_at[_odd(texts.take(pa.array(looked_at)), form, dialect)]] = True
+        odd[looked_at[_odd(texts.take(pa.array(looked_at)), form, nulls)]] = True
         return pc.if_else(pa.array(odd), pa.scalar(None, pa.string()), texts)
 
     try:
@@ -118,10 +119,10 @@ def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]
     return filled[~_BEGINNINGS[first]]
 
 
-def _odd(texts: pa.Array, form: str | None, dialect: Dialect) -> npt.NDArray[np.bool_]:
+def _odd(texts: pa.Array, form: str | None, nulls: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Returns, for each text, true if it does not match the pattern `form`. A `form` of None matches all texts."""
     if form is None:
         return np.zeros(len(texts), bool)
-    fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(dialect.null_texts)))
+    fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(nulls, pa.string())))
     found: npt.NDArray[np.bool_] = ~fitting.fill_null(True).to_numpy(zero_copy_only=False)
     return found
