@@ -343,7 +343,7 @@ class Intake:
             trouble.note(str(error))
 
 
-def intake_of(context: ServiceContext, egress: Egress) -> Intake:
+def intake_of(context: ServiceContext, egress: Egress | None = None) -> Intake:
     """The intake of an inlet with this context. `egress`: see `Intake`. Cost: no request."""
     platform = context.platform
     store = open_store(platform)
