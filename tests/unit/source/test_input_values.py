@@ -25,7 +25,7 @@ def input_of(**settings: Any) -> Input:
             {"format": "text", "decimal_comma": "all"},
             "decimal_comma is only for jsonl, json, csv, tsv, and format is text",
         ),
-        ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is only for csv"),
+        ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is only for jsonl"),
         ({"time_zone": "Mars/Base"}, "time_zone 'Mars/Base': this system has no such zone"),
         (
             {"schema": "at timestamp", "timestamp_format": "ad=yyyy"},
