@@ -146,9 +146,9 @@ def pieces(
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """Yields each chunk with None.
+    """Yields pairs of a chunk and None.
 
-    Then yields an empty chunk with the damage that has ended the text; "" means no damage.
+    The last pair has an empty chunk, and the damage that ended the text; "" if there was none.
     """
     try:
         for chunk in text:

@@ -1,8 +1,8 @@
 """Restores committed versions that a writer with an expired lease replaced.
 
 If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
-meanwhile (`conditional_commit`, Limits). Readers then refuse the log: the stored version has another number `n` than
-the number that `known` or the next version names. The committed body is still staged under its `n`.
+meanwhile (`conditional_commit`, Limits). Readers then refuse the log, because the field `n` of the stored version
+differs from the `n` that `known` or the next version names. The committed body is still staged under its `n`.
 
 Steps
     1. The versions are checked downwards from the version in `known`. Each version must have the `n` that the next

@@ -137,7 +137,7 @@ def _queries(
 
 
 def _places(source: Source, config: S3Config, places: Mapping[str, str], batches: int) -> Iterator[Figure]:
-    """What a slot read and an overwrite must find, in both orders."""
+    """The rows that the read of a slot, and an overwrite, must find: in both orders."""
     key = f"in/{batches // 2:05d}.parquet"
     slot = slot_of(key, source.location.slots)
     for what, where in (

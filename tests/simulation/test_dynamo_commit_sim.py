@@ -188,7 +188,9 @@ def test_one_creator_wins(place, faults, seed):
 @awake_or_not
 @simulated
 def test_no_update_is_lost_or_applied_twice(place, faults, seed):
-    """A counter has one winner for each ETag, and its value is between the confirmed and the possible increments."""
+    """For each ETag, exactly one update wins. The counter is at least the number of confirmed increments, and at most
+    the number of possible increments.
+    """
     world = World(place)
     world.objects.store.put(PATH, b"0 start")
 

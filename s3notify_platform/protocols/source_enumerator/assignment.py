@@ -58,10 +58,10 @@ def assign_slots(
     """Assigns slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
 
     A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of`, all loads are equal.
-    `previous` is kept as far as possible. Readers have the same numbers in both assignments. A reader whose number is
-    `readers` or more has left. The same arguments give the same result. The call takes some milliseconds; with
-    `previous`, it takes up to a second for 1000 slots and 64 readers. Use this function between batches, not within a
-    batch.
+    `previous` is kept as far as possible. Readers are numbered from 0, in the same way in both assignments. A reader of
+    `previous` whose number is not below `readers` has left. The same arguments give the same result. The call takes
+    some milliseconds; with `previous`, it takes up to a second for 1000 slots and 64 readers. Use this function between
+    batches, not within a batch.
 
     `UsageError`: there are fewer than one reader, or `previous` is not contiguous.
     """

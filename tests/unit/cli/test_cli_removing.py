@@ -1,4 +1,4 @@
-"""Commands that delete print their plan, or refuse, before they ask or write."""
+"""A command that deletes something first prints its plan, or refuses. Only then does it ask or write."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
