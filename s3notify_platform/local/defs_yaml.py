@@ -1,7 +1,7 @@
 """Reads a project's YAML as untrusted text: nothing in it is run, and time and memory are bounded.
 
-Of the expressions that Dagster evaluates, three are evaluated here, without a template engine: `{{ env.NAME }}`, `{{
-env('NAME') }}` and `{{ env('NAME', default) }}`. Any other expression is refused. A variable with the name of a secret
+Three of Dagster's expressions are evaluated here, without a template engine: `{{ env.NAME }}`, `{{ env('NAME') }}` and
+`{{ env('NAME', default) }}`. Any other expression is refused. A variable with the name of a secret
 is refused too, because settings are printed and sent. Errors name file and setting, and never a variable's value.
 """
 

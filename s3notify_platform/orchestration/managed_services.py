@@ -66,7 +66,7 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceState:
-    """What the sensor's cursor holds of a service. Times are the sensor's wall clock, in milliseconds."""
+    """The part of the sensor's cursor for one service. Times are the sensor's wall clock, in milliseconds."""
 
     epoch: str
     launched: int = 0

@@ -23,7 +23,7 @@ def test_each_version_has_one_successor(seed):
     """Four writers create, replace and remove one record; their results fit into one history."""
     table = TableInMemory("partition", "key")
     confirmed = []
-    """Of each confirmed call: the expected version, and the new version (None for a removal)."""
+    """The expected version and the new version of each confirmed call; the new version of a removal is None."""
     in_doubt = []
 
     def writer(number):

@@ -123,7 +123,7 @@ DEFAULT_LEASES = LeaseSettings()
 class DynamoCommit(ConditionalCommit):
     """Commits by leases, on a store without conditions, compatible with writers of object_store's DynamoCommit.
 
-    Of all calls with the same precondition, at most one gets `Written`. The package's docstring (Limits) describes a
+    At most one of all calls with the same precondition gets `Written`. The package's docstring (Limits) describes a
     write that is applied after the end of its lease. Requests without contention: 1 HEAD, 1 write, 2 requests to the
     leases. Requests with a conflict: 1 HEAD. If a lease exists, also 1 request to the leases, 1 HEAD at each test
     interval, and 1 read of the lease at each tenth interval.
