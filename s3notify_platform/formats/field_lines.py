@@ -63,9 +63,9 @@ class _FieldRecords(Parser):
 
     def convert(self, records: Records) -> Converted:
         """See `records.Parser`."""
-        for number in range(len(records.start)):
-            self._fields(records.raw(number))
         found = self.convert_most(records)
+        for number in found.left[:1].tolist():
+            self._fields(records.raw(number))  # raises the error of this record
         if found.mismatches:
             raise pa.ArrowInvalid("a value does not fit its column")
         return found

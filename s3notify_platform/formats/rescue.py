@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -187,10 +188,11 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
     end += note
-    texts, fractions = (_accepting(path, schema, source, fraction) for fraction in (False, True))
+    # The command is made for the first text: most paths of a block have no text, and schemas may be wide.
+    accepting = cache(partial(_accepting, path, schema, source))
 
     def reason(text: str) -> str:
-        return f"{path}: {text[:SHOWN_CHARS]!r}{end}{fractions if _FRACTION.fullmatch(text) else texts}"
+        return f"{path}: {text[:SHOWN_CHARS]!r}{end}{accepting(bool(_FRACTION.fullmatch(text)))}"
 
     return reason
 

@@ -1,12 +1,14 @@
 """A Dagster instance, and sources in new buckets of a real S3 server."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.site import Site
 
@@ -40,6 +42,28 @@ def site_of(spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstan
 def site(site_of: Callable[..., Site]) -> Site:
     """A source of JSON lines below `raw/`."""
     return site_of()
+
+
+@pytest.fixture
+def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def watched(
+    spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance
+) -> Site:
+    """A source after its first listing. The proxy records its requests."""
+    server = replace(
+        ministack,
+        endpoint_url=proxy.url,
+        config=lambda bucket: replace(ministack.config(bucket), endpoint_url=proxy.url),
+    )
+    site = Site.of(server, instance)
+    site.settle()
+    proxy.answered.clear()
+    return site
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,12 @@
-"""Batches that read the queue: their requests to the bucket, and the changes that they find without entries."""
+"""Batches that read the queue: the changes that they find without entries, and entries that are no changes."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Callable
 
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
-from s3notify_platform.engine.batch.heartbeats import HEARTBEATS
 from s3notify_platform.explain import explain
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.slots import Slot
@@ -18,146 +15,12 @@ from s3notify_platform.orchestration.sensor_views import sensor_view
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.table.reread import backfill
-from tests.contracts.fault_proxy import Answered, FaultProxy
+from tests.contracts.fault_proxy import FaultProxy
 from tests.support.cursors import store_cursor
 from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.queued_site import of_bucket, pending
 from tests.support.servers import S3Server
 from tests.support.site import Site
-
-
-@pytest.fixture
-def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(ministack.endpoint_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def watched(
-    spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance
-) -> Site:
-    """A source after its first listing. The proxy records its requests."""
-    server = replace(
-        ministack,
-        endpoint_url=proxy.url,
-        config=lambda bucket: replace(ministack.config(bucket), endpoint_url=proxy.url),
-    )
-    site = Site.of(server, instance)
-    site.settle()
-    proxy.answered.clear()
-    return site
-
-
-def of_bucket(site: Site, answered: list[Answered]) -> list[str]:
-    """The requests for the source's own objects: LIST, or method and key."""
-    found = []
-    for request in answered:
-        url = urlsplit(request.path)
-        query = parse_qs(url.query)
-        if "list-type" in query:
-            (prefix,) = query.get("prefix", [""])
-            if prefix.startswith("raw/") or "raw/".startswith(prefix):
-                found.append("LIST")
-        elif url.path.startswith(f"/{site.component.bucket}/raw/"):
-            found.append(f"{request.method} {url.path.rpartition('/')[2]}")
-    return found
-
-
-def pending(site: Site) -> list[str]:
-    """The keys of the entries in the source's topic."""
-    return [
-        entry.event.key for entry in site.io.clients.queue.entries(site.name, range(site.component.slots))
-    ]
-
-
-def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy) -> None:
-    """Creates, overwrites and deletes must be found by their entries, which are removed after the commit."""
-    site = watched
-    site.write(3, 7)
-    site.settle()
-    site.write(3, body=site.line(30))
-    site.delete(7)
-    site.write(9)
-    site.settle()
-    assert site.rows() == {3: [30], 9: [9]}
-    assert "LIST" not in of_bucket(site, proxy.answered)
-    assert pending(site) == []
-    assert site.batch()["batch_found_by"] == "queue"
-
-
-TIMED = ("/queue/topics/", f"/{HEARTBEATS}/")
-"""Parts of the paths of requests that a process repeats after some time."""
-
-
-def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """The requests of a warm source are limited: of the requesting tick, of the run (with the object's GET), and of the
-    next tick.
-
-    The last tick also sends the HEAD of an idle poll. The summary sends no request. Heartbeats and reads of the topic
-    are not counted, because their number depends on the speed of the machine; usually, the run reads the topic once.
-    So the budget of 22 is exceeded by this one read: a run reads the table again, as a process of its own.
-    """
-    site = watched
-    site.write(3)
-    site.settle()
-    site.write(5)
-    proxy.answered.clear()
-    requests: list[int] = []
-
-    def counted() -> None:
-        requests.append(sum(not any(part in each.path for part in TIMED) for each in proxy.answered))
-        proxy.answered.clear()
-
-    (request,) = site.tick()
-    counted()
-    assert site.launch(request).success
-    counted()
-    assert site.tick() == []
-    counted()
-    assert all(count <= limit for count, limit in zip(requests, (6, 14, 3), strict=True)), requests
-    assert sum(requests) <= 16 + 6 + 1, requests
-
-
-def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
-    """The order is version, record, queue, chain. So everything that a crash leaves open is requested again.
-
-    In another order, a crash would lose changes: no entry would name them, or nobody would look for them.
-    """
-    site = watched
-    site.write(3, 7)
-    (request,) = site.tick()
-    proxy.answered.clear()
-    assert site.launch(request).success
-    places = {
-        "/table/_delta_log/": "commit",
-        "_s3notify-known/": "known",
-        "/queue/queue.": "queue",
-        "/records/ack/": "chain",
-    }
-    writes = [urlsplit(each.path).path for each in proxy.answered if each.method in ("PUT", "DELETE", "POST")]
-    steps = [name for path in writes for part, name in places.items() if part in path]
-    assert [step for n, step in enumerate(steps) if n == 0 or steps[n - 1] != step] == [
-        "commit", "known", "queue", "chain",
-    ]  # fmt: skip
-
-
-def test_an_object_announced_by_a_publisher_is_read_without_a_head(watched: Site, proxy: FaultProxy) -> None:
-    """An entry with writer, ETag and size needs one GET for its object; any other entry also needs a HEAD."""
-    site = watched
-    source, queue = site.io.source, site.io.clients.queue
-    written = site.store.put(site.key(3), site.line(3))
-    announced = Event(
-        key=site.key(3), bucket=source.input.bucket.bucket, etag=written.etag, size=len(site.line(3))
-    )
-    queue.push(site.name, replace(announced, writer="w1"))
-    site.store.put(site.key(5), site.line(5))
-    queue.push(site.name, Event(key=site.key(5), bucket=source.input.bucket.bucket))
-    proxy.answered.clear()
-    Publisher(site.store, prefix=source.location.keyspace_prefix, slots=16, queued=True).signal(
-        [site.key(3), site.key(5)]
-    )
-    site.settle()
-    three, five = (site.key(slot).rpartition("/")[2] for slot in (3, 5))
-    assert sorted(of_bucket(site, proxy.answered)) == sorted([f"GET {three}", f"HEAD {five}", f"GET {five}"])
 
 
 def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:

@@ -1,6 +1,5 @@
 """An object that cannot be read: from the first batch to the quarantine, and back by a backfill."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import dagster as dg
@@ -10,12 +9,6 @@ from pyspark.sql import SparkSession
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.site import Site
-
-
-@pytest.fixture
-def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(ministack.endpoint_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture
