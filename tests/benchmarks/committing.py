@@ -23,6 +23,7 @@ from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, DynamoCommit, NativeCommit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.benchmarks.figures import Figure, counted, cpu, seconds, short, timed, times
 from tests.contracts.fault_proxy import FaultProxy
@@ -62,9 +63,10 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 def _ours(
     stack: ExitStack, config: S3Config, table: DynamoConfig
 ) -> tuple[NativeCommit, DynamoCommit, S3ObjectStore]:
+    """Native commits by the store that the platform opens, and commits by leases by the store that leases need."""
     store = stack.enter_context(closing(S3ObjectStore(config, attempts=1, pool_size=WRITERS)))
     leases = stack.enter_context(closing(DynamoLeases(table)))
-    return NativeCommit(store), DynamoCommit(store, leases), store
+    return NativeCommit(open_store(config)), DynamoCommit(store, leases), store
 
 
 def _requests(server: S3Server, installed: Path, config: S3Config, table: DynamoConfig) -> dict[str, str]:

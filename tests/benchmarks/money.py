@@ -24,7 +24,7 @@ from typing import Any
 import dagster as dg
 
 from s3notify_platform.channels.inlets.intake import intake_of
-from s3notify_platform.channels.inlets.queue_inlet import PullInlet
+from s3notify_platform.channels.inlets.pull_inlet import PullInlet
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.explain.prices import dollars

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from s3notify_platform.channels.inlets.intake import intake_of
-from s3notify_platform.channels.inlets.queue_inlet import PullInlet
+from s3notify_platform.channels.inlets.pull_inlet import PullInlet
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.inlets.queue_inlet import PullInlet
+from s3notify_platform.channels.inlets.pull_inlet import PullInlet
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.kernel.ports import Message

@@ -5,7 +5,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from s3notify_platform.channels.inlets.queue_inlet import PullInletSettings
+from s3notify_platform.channels.inlets.pull_inlet import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.ports import Message, MessageQueue
 from s3notify_platform.kernel.setting import About

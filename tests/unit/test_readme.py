@@ -28,7 +28,7 @@ from tests.support.documents import BUCKET, NAMED, Place, block, blocks, documen
 from tests.support.only import PROJECT
 from tests.support.servers import running_ministack
 
-LINES_OF_README = 140
+LINES_OF_README = 130
 
 _COMMAND = re.compile(r"`(s3notify [^`]*)`")
 _LINK = re.compile(r"\]\(([^)#]+)(?:#([^)]+))?\)")

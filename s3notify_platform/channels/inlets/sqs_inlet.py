@@ -1,4 +1,4 @@
-"""Inlet from SQS: S3's notifications, as S3, SNS or EventBridge put them into a queue. `queue_inlet` has the loop.
+"""Inlet from SQS: S3's notifications, as S3, SNS or EventBridge put them into a queue. `pull_inlet` has the loop.
 
 SQS hides at most 120,000 messages. While so many messages are hidden, SQS delivers no other messages.
 """
@@ -6,7 +6,7 @@ SQS hides at most 120,000 messages. While so many messages are hidden, SQS deliv
 from dataclasses import dataclass
 from typing import Annotated
 
-from s3notify_platform.channels.inlets.queue_inlet import PullInletSettings
+from s3notify_platform.channels.inlets.pull_inlet import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.ports import MessageQueue
 from s3notify_platform.kernel.setting import About

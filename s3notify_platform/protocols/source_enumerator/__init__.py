@@ -40,11 +40,11 @@ Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an
 The protocol differs from the original in these points: overwrites, deletions and emptied objects are changes like any
 other. Notifications are removed when they are committed, not when they are read. Ranges of slots do not overlap.
 
-Reading order: choice, enumerator, assignment, parallel_listing, rescan.
+Reading order: chosen_objects, enumerator, assignment, parallel_listing, rescan.
 """
 
 from s3notify_platform.protocols.source_enumerator.assignment import BALANCE_SLACK, Assignment, assign_slots
-from s3notify_platform.protocols.source_enumerator.choice import Choice, time_of
+from s3notify_platform.protocols.source_enumerator.chosen_objects import Choice, time_of
 from s3notify_platform.protocols.source_enumerator.enumerator import (
     OBJECT_COST_BYTES,
     Enumerator,

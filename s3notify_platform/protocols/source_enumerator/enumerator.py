@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from s3notify_platform.kernel.errors import RefusedError, UsageError
 from s3notify_platform.kernel.ports import ETag, ListedColumns, ObjectMeta, ObjectStore, list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
-from s3notify_platform.protocols.source_enumerator.choice import Choice
+from s3notify_platform.protocols.source_enumerator.chosen_objects import Choice
 
 T = TypeVar("T")
 

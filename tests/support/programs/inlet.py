@@ -14,7 +14,7 @@ from pathlib import Path
 
 from s3notify_platform.channels.inlets.http_inlet import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.inlets.queue_inlet import PullInlet
+from s3notify_platform.channels.inlets.pull_inlet import PullInlet
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue

@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from s3notify_platform.channels.inlets.queue_inlet import FULL_CEILING_SECONDS, PullInlet
+from s3notify_platform.channels.inlets.pull_inlet import FULL_CEILING_SECONDS, PullInlet
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Message
 from s3notify_platform.protocols.notification_queue import TopicSettings, encode_events
