@@ -1,7 +1,15 @@
 """Formats: parse the bytes of objects into Arrow rows and rejects. Formats need no Spark and send no requests.
 
-A new format is one file and one entry in `registry`. Copy `text/plain_text.py`, the shortest format: its `cut` finds
-the records in a text, and its parser makes an Arrow table of the records. `TextFormat` adds compression, encodings,
-splits, limits, rejects and the search for bad records. A format's own options are fields of
-`source.format_settings.FormatSettings`. The format's method `configured` reads these fields: see `csv/csv_format.py`.
+A new format is one file and one entry in `registry`. Its class derives from one of these bases:
+
+    `field_lines.FieldLines`   lines that name their fields, like `level=info ms=3`. The subclass has one method,
+                               `fields`. `Pairs` in `tests/unit/formats/test_registry.py` is a whole format.
+    `text.text_format`         `TextFormat`: all other records in a text. Copy `text/plain_text.py`, the shortest
+                               format: its `cut` finds the records, and its parser makes an Arrow table of them.
+    `blocks.block_format`      `BlockFormat`: binary files whose blocks can be found from any place.
+    `base.Format`              all other files.
+
+The text formats get compression, encodings, splits, limits, rejects and the search for bad records from their base. A
+format's own options are fields of `source.format_settings.FormatSettings`. The format's method `configured` reads these
+fields: see `csv/csv_format.py`.
 """

@@ -1,6 +1,8 @@
 """Inlets: changes that other systems report become entries of the queue, then signals.
 
-A new inlet is one file and one entry in `channels.registry`. If the inlet receives S3's event messages from a message
-queue, take `sqs_inlet` as the model. `sqs_inlet` has only settings, and a `ports.MessageQueue` (`receive`, `hide`,
-`delete`, `max_receives`). `pull_inlet` does everything else.
+A new inlet is one file and one entry in `channels.registry`. `tests/support/toy_inlet.py` is a whole inlet of a message
+queue that has S3's event messages. Its settings derive from `pull_inlet.PullInletSettings`. Their method `messages`
+makes a `ports.MessageQueue`, with `batch_size`, `receive`, `hide`, `delete` and `max_receives`. `pull_inlet` does
+everything else: the loop, retries, poison and options of the command line. `sqs_inlet` is a real inlet of this kind;
+the adapter of its message service is `stores/sqs.py`. `http_inlet` is an inlet that receives requests.
 """
