@@ -1,7 +1,9 @@
 """The loop of a run. Only this module commits rounds, and defines the order of all steps that follow a commit.
 
+Before a round is committed, `engine.driver` plans it on one snapshot of the table, reads its objects, and stages packs.
+
 The order, and the reason of each place
-    1. `commit_round`: the rows are visible, and `known` has the table version.
+    1. `commit_round`: the rows are visible, since `table.commit` has created the version. `known` has the version.
     2. `report` tells Dagster. A crash before it leaves the entries, so the slots are requested and reported again.
     3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.
     4. `Steps.ask_again` requests the slots that were not read completely.

@@ -1,11 +1,13 @@
 """Text formats whose records name their fields, like `level=info duration=3`. A new format of this kind is one method.
 
 The types of columns are inferred as in CSV, and values are converted as in CSV: an empty text is null, except in a
-string column. A field that a record lacks is null.
+string column. A field that a record lacks is null. `TextFormat` adds compression, encodings, splits and limits; a
+malformed record goes to quarantine.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +28,10 @@ Fields = Mapping[str, str]
 
 
 class FieldLines(TextFormat):
-    """A format whose records are texts of fields. See the module."""
+    """A format whose records are texts of fields. See the module.
+
+    A subclass sets `name` and `suffixes`, and has the method `fields`. A record is a line, without its line end.
+    """
 
     has_notation = True
 
@@ -35,7 +40,10 @@ class FieldLines(TextFormat):
 
     @abstractmethod
     def fields(self, record: str) -> Fields:
-        """Returns the texts of a record's fields by name. Raises `ValueError` with the reason if it is malformed."""
+        """Returns the texts of a record's fields by name. Raises `ValueError` with the reason if it is malformed.
+
+        A text that has no encoding in UTF-8, like half of a surrogate pair, makes the record malformed, too.
+        """
 
     def configured(self, settings: Any) -> "FieldLines":
         """See `Format`."""
@@ -110,11 +118,13 @@ class _FieldRecords(Parser):
 
     def _fields(self, raw: bytes) -> Fields:
         try:
-            return self._form.fields(raw.decode())
+            found = self._form.fields(raw.decode())
+            "".join(chain.from_iterable(found.items())).encode()
         except UnicodeError:
             raise
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from error
+        return found
 
     def _fields_or_none(self, raw: bytes) -> Fields | None:
         try:

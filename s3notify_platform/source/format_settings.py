@@ -89,8 +89,8 @@ class FormatSettings:
     payload_column: Annotated[
         str,
         About(
-            "Column for the raw record of each row, like payload; null for objects of formats other than csv, "
-            "tsv, jsonl, json, text"
+            "Column for the raw record of each row, like payload; null for objects of the formats parquet, avro, "
+            "orc, binary"
         ),
     ] = ""
     expect: Annotated[

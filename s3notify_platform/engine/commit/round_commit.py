@@ -1,6 +1,6 @@
 """Commits a staged round as one table version, and returns the result of each slot.
 
-The rows are visible after `table.commit` has created the table version. The order of the later steps is in
+The rows are visible after the module `table.commit` has created the table version. The order of the later steps is in
 `engine.loop`.
 """
 

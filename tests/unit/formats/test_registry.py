@@ -4,6 +4,7 @@ The format in this file is read as a whole, in parts, compressed, and by inferen
 """
 
 import gzip
+import json
 import re
 from datetime import date
 
@@ -39,6 +40,15 @@ class Pairs(FieldLines):
         if "=" not in record:
             raise ValueError("no pair")
         return dict(re.findall(r"(\w+)=(\S*)", record))
+
+
+class Escaped(Pairs):
+    """The same, with JSON's escapes in the values."""
+
+    name = "escaped"
+
+    def fields(self, record: str) -> dict[str, str]:
+        return {name: json.loads(f'"{text}"') for name, text in super().fields(record).items()}
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +121,16 @@ def test_malformed_records_are_rejected() -> None:
         assert reasons[0] == "no pair"
         assert "utf-8" in reasons[1].lower()
         assert reasons[2] == "id: 'y' does not fit int64"
+
+
+def test_a_text_without_an_encoding_rejects_only_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a format that decodes escapes would lose an object's good records because of one escape."""
+    monkeypatch.setitem(FORMATS, "escaped", Escaped())
+    rows, rejects = take([b"id=1 name=ada\nid=2 name=\\ud800\nid=3 name=\\u00e4\n"], SCHEMA, "escaped")
+    assert [row[2] for row in rows] == [{"id": 1, "name": "ada"}, {"id": 3, "name": "ä"}]
+    (reject,) = rejects
+    assert (reject.offset, reject.raw) == (14, b"id=2 name=\\ud800")
+    assert "surrogate" in reject.reason
 
 
 def test_new_fields_of_an_inferred_schema_are_found(pairs: Format) -> None:
