@@ -45,7 +45,7 @@ class TableFacts:
         return {facts.generation for facts in self.slots.values()}
 
     def total(self, number: Callable[[SlotFacts], int]) -> int:
-        """The sum of one number of all slots."""
+        """Adds up `number` over all slots."""
         return sum(map(number, self.slots.values()))
 
     def stale(self, source: Source, codes: Mapping[str, str]) -> dict[str, int]:

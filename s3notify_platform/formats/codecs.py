@@ -362,7 +362,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """Returns the encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
-    # In UTF-16, the bytes of UTF-32's byte order mark are a byte order mark and one NUL character.
+    # In UTF-16, the bytes of UTF-32-LE's byte order mark are a byte order mark and one NUL character.
     two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
         if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):

@@ -232,9 +232,9 @@ def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
 def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
-    """Adds to `_rescued` of each row the `mismatched` values of the row's object, by column name.
+    """Adds values to `_rescued` of each row, and returns the changed Arrow table. The values are from the key of the
+    row's object, and do not fit their columns. `mismatched` has them by object and column name.
 
-    Returns the changed Arrow table.
     """
     place = table.schema.get_field_index(RESCUED.name)
     own = {

@@ -235,8 +235,9 @@ class InputSettings(FormatSettings):
     withdraw_share: Annotated[
         float,
         About(
-            "Largest share of the compared objects that a listing may find missing, if it compares at "
-            "least 100; runs refuse to withdraw more until `s3notify table confirm`. 1: never refused",
+            "Largest share of the compared objects that may be missing in a listing. If more are missing, runs "
+            "withdraw no rows until `s3notify table confirm`. No limit: 1, or a listing that compares fewer than 100 "
+            "objects",
             unit="share",
             minimum=0,
         ),

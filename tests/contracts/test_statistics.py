@@ -215,7 +215,7 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""For each column, an engine that skips no file by the column's values.
+"""For each column, an engine that skips no file by the column's values, or `all`.
 
 If a column has NaN, no engine may skip a file by it.
 """

@@ -198,7 +198,7 @@ def test_entries_replace_listings(lake: Lake) -> None:
     continuous = ContinuousIngest(spark=lake.spark, source=source)
 
     def take(name: str) -> set[str]:
-        """Ingests one change that an entry announces; returns the committed keys."""
+        """Publishes and ingests one object. Returns the names of all objects in the table."""
         writer.publish([Put(key=f"raw/{name}.jsonl", body=b'{"id": 1}\n')])
         continuous.take({lake.slot(f"{name}.jsonl"): None}, batch=name)
         assert not queue.entries(source.name, [lake.slot(f"{name}.jsonl")]), (

@@ -172,7 +172,9 @@ class Intake:
     ) -> None:
         """`egress`: the endpoints that direct delivery may reach; default: https to public addresses."""
         if not bucket or "" in excluded:
-            raise UsageError("an intake needs the name of one bucket, and `excluded` without an empty prefix")
+            raise UsageError(
+                "an intake needs the name of one bucket; `excluded` must not contain an empty prefix"
+            )
         self.bucket = bucket
         self.poison = PoisonStore(queue)
         self.direct = DirectDelivery(queue, egress=egress)

@@ -335,8 +335,8 @@ def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDA
         and (value := next(filter(_VALUE.fullmatch, names), None)) is not None
     ):
         raise CorruptError(
-            f"CSV header: column {value!r} looks like a value: set csv_names to the columns' names if objects have no "
-            "header (with csv_skip_lines=1 if they have one)"
+            f"CSV header: column {value!r} looks like a value: set csv_names to the columns' names. If objects do have "
+            "a header, also set csv_skip_lines=1"
         )
     if len(names) > MAX_COLUMNS:
         raise CorruptError(f"CSV header: {len(names)} columns: a schema has at most {MAX_COLUMNS}")

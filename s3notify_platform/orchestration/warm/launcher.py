@@ -91,8 +91,8 @@ class WarmRunLauncher(DefaultRunLauncher):
             return not home.claim(run.run_id, "cold")
 
     def _start_supervisor(self, first: Message) -> None:
-        """Starts a supervisor, unless this process has started one. The supervisor then starts the worker that `first`
-        names.
+        """Starts a supervisor, unless a supervisor that this process has started still runs. The supervisor then starts
+        the worker that `first` names.
 
         If two processes start a supervisor each, the home's lock lets only the first supervisor serve.
         """

@@ -113,7 +113,9 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
 
 
 def with_xor(outcome: StampOutcome, stamp: bytes) -> StampOutcome:
-    """If this raw stamp got `Acked`, adds the resulting XOR to the outcome: zero bytes of the stamp's length."""
+    """If the outcome of this raw stamp is `Acked`, adds the XOR to it. The XOR then has as many bytes as the stamp, all
+    zero.
+    """
     return Acked(xor=bytes(len(stamp))) if isinstance(outcome, Acked) else outcome
 
 

@@ -71,7 +71,9 @@ class Topics:
 
     @property
     def outdated_seconds(self) -> float:
-        """Seconds, on any process's own clock, after which no writer relies on topics that it read before."""
+        """Seconds on any process's own clock. After a wait of this length, no writer relies on topics that it has read
+        before the wait.
+        """
         return self.known_seconds * CLOCK_SKEW
 
     def get(self, name: str) -> Topic:

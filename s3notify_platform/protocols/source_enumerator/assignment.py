@@ -145,8 +145,8 @@ def _least_moved(
 
     places = len(sums)
     gains, straddling = _gains(sums, limit, owners)
-    # First index: 1 if an earlier new range has the owner whose old range straddles the place, else 0. Second index:
-    # the place.
+    # First index: 1 if the owner whose old range straddles the place already has a new range, else 0. Second index: the
+    # place.
     kept = np.full((2, places), _NEVER, np.int32)
     kept[0, 0] = 0
     choices: list[np.ndarray] = []
@@ -180,9 +180,9 @@ def _least_moved(
 def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.ndarray", list[int]]:
     """The gains, and for each place the owner whose old range straddles the place (-1 if there is none).
 
-    `gains[u, v, a, b]`: the number of slots that keep their owner in a new range from a to b. u is 1 if an earlier new
-    range has the owner whose old range straddles a. v is 1 if this range, or an earlier new range, has the owner whose
-    old range straddles b. `_NEVER` marks impossible cases.
+    `gains[u, v, a, b]`: the number of slots that keep their owner in a new range from a to b. u is 1 if the owner
+    whose old range straddles a already has an earlier new range. v is 1 if the owner whose old range straddles b gets
+    this new range, or already has an earlier one. `_NEVER` marks impossible cases.
     """
     import numpy as np
 

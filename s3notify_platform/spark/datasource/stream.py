@@ -62,8 +62,8 @@ REMEDY: Final = (
 )
 
 WITH_NEWEST: Final = -2
-"""An `Offset` with this value as version means a stream that begins after the table version that is the newest at its
-start.
+"""As the version of an `Offset`, this value means that the stream begins after the table's newest version. The newest
+version is looked up when the stream starts.
 """
 
 

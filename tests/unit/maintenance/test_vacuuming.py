@@ -224,7 +224,7 @@ def test_vacuum_begins_on_top_of_other_writers(table, store, clock, change, coun
 
 
 def test_vacuum_begins_on_top_of_another_engine_that_merged_packs(table, store, clock):
-    """The engine has named an old file, which must stay."""
+    """The other engine's version adds an old file that no version named before. The vacuum must keep this file."""
     names = orphaned(table, store, clock)
     base = table.opened()
     old = replace(pack("old", 1, 1, label=1), data_change=False)

@@ -80,7 +80,9 @@ def test_names_and_ids_are_delivered_unchanged(name, source):
     ],
 )
 def test_metadata_and_tags_of_ceph_are_decoded(listed, found):
-    """Otherwise rules would not match Ceph's metadata and tags, or a strange list would lose the change."""
+    """Otherwise rules would not match Ceph's metadata and tags, or a change would be lost because its metadata or tags
+    have an unknown form.
+    """
     sent = json.loads(message("ObjectCreated:Put", "a", source="ceph:s3", metadata=listed, tags=listed))
     (event,) = decode_events(json.dumps(sent)).events
     assert event.metadata == found

@@ -272,7 +272,7 @@ def test_false_positive_of_a_filter_costs_a_request_and_gives_no_state(monkeypat
     assert site.lookup(keys(2000)) == site.lookup(keys(2000), site.cold()) == expected
 
 
-def test_files_end_with_slots_and_their_bounds_name_no_key():
+def test_files_are_cut_between_slots_and_their_bounds_have_no_key():
     site = Site(slots=20)
     columns = state_columns.columns_of(site.changes(state(key) for key in keys(MANY)))
     files = [file for file, _ in state_files([columns], level=1, name=site.name, file_bytes=20_000)]
