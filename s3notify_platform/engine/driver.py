@@ -70,9 +70,7 @@ class Ingest:
     """The snapshot that was read when the table was opened, for the first round."""
 
     def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
-        """Ingests `slots` and commits all rounds, without the steps that follow a commit (`loop.commit_rounds`). See
-        `rounds`.
-        """
+        """Commits all `rounds` of `slots`, without the steps that follow a commit (see `loop.commit_rounds`)."""
         for each in self.rounds(slots, batch=batch, **arguments):
             commit_round(each)
         return self.result()
