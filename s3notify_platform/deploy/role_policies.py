@@ -242,11 +242,11 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
 
 
 def _denials(role: Role, places: Places) -> Iterator[Json]:
-    """Deny changes of the platform's objects, in every bucket that may have such objects. Changes of signals are not
+    """Deny changes of the platform's objects, in every bucket that may have such objects. Writing signals is never
     denied.
 
-    If the source's prefix covers such objects, reading these objects is denied, too, and so are reading and deleting
-    signals.
+    If the source's prefix and a prefix of the platform overlap, reading the platform's objects is denied, too, and so
+    are reading and deleting signals.
     """
     arn = f"arn:{aws_partition(places.tables.region)}:s3:::"
     for bucket in dict.fromkeys(

@@ -4,7 +4,8 @@ Before a round is committed, `engine.driver` plans it on one snapshot of the tab
 
 The order, and the reason of each place
     1. `commit_round`: the rows are visible, since `table.commit` has created the version. `known` has the version.
-    2. `report` tells Dagster. A crash before it leaves the entries, so the slots are requested and reported again.
+    2. `report` tells Dagster. After a crash before this step, the entries are still there, so the slots are requested
+       and reported again.
     3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.
     4. `Steps.ask_again` requests the slots that were not read completely.
     5. `close`, for each round, or once for the whole batch:

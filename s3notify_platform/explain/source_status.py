@@ -109,9 +109,10 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteStatus:
-    """The bytes that the newest `versions` of the table wrote again to withdraw rows, and the bytes that they changed.
+    """How much the newest versions of the table wrote again to withdraw rows.
 
-    `warning`: a warning that batches write much more than they change, with advice, or "".
+    `versions`: the number of these versions. `bytes`: the bytes that they wrote again. `changed_bytes`: the bytes of
+    the rows that they changed. `warning`: a warning that batches write much more than they change, with advice, or "".
     """
 
     versions: int

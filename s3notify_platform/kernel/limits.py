@@ -1,8 +1,8 @@
 """The limits on everything that comes from outside, and the sizes, times and numbers that several modules share.
 
-Each has a name, a unit and a default. Code checks a limit before it does the work that the limit bounds. Not here: the
-parameters of one algorithm, which are beside the algorithm; the limits of a service that its settings change; and the
-limits of a topic and of the REST front, which are beside their rules.
+Each has a name, a unit and a default. Code checks a limit before it does the work that the limit bounds. Other numbers
+are elsewhere: the parameters of one algorithm are beside the algorithm, limits that a service's settings change are in
+these settings, and the limits of a topic and of the REST front are beside their rules.
 """
 
 from typing import Final

@@ -41,9 +41,9 @@ class TableSettings:
         About(
             "DynamoDB table of leases, like leases: slots are committed under them if the store has no "
             "conditional writes. Use one table per bucket for all its writers, including object_store up to 0.12. "
-            "A lease cannot cancel a write: a write still in flight after lease_timeout_seconds × "
-            "lease_max_clock_skew_rate may overwrite the next writer's. After a writer is killed, the next one "
-            "waits that long"
+            "A lease cannot cancel a write: a write that is in flight for longer than lease_timeout_seconds × "
+            "lease_max_clock_skew_rate may overwrite the object of the next writer. After a writer is killed, the "
+            "next one waits that long"
         ),
     ] = None
 

@@ -213,7 +213,7 @@ class Location(LocationSettings):
         return " ".join(("`s3notify table", name, self.name, *options, *more)) + "`"
 
     def is_begun(self) -> bool:
-        """True if a change of the source was ever signalled or queued.
+        """True if a change of the source was ever signalled, or if the source's topic exists.
 
         Cost: 1 HEAD, and 1 scan of the topics if there was no signal.
         """

@@ -236,8 +236,8 @@ class InputSettings(FormatSettings):
         float,
         About(
             "Largest share of the compared objects that may be missing in a listing. If more are missing, runs "
-            "withdraw no rows until `s3notify table confirm`. No limit: 1, or a listing that compares fewer than 100 "
-            "objects",
+            "withdraw no rows until `s3notify table confirm`. There is no limit if the share is 1, or if a listing "
+            "compares fewer than 100 objects",
             unit="share",
             minimum=0,
         ),

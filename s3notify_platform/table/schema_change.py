@@ -1,8 +1,8 @@
 """Finds columns that contradict the pinned schema, and plans the change of their types. Pure.
 
 `s3notify schema set` changes the parsing type of a column. If the table's column of this name has the type of the
-parsed column, the table's column changes, too. If the types differ, a transform makes the table's column, which then
-changes only on request.
+parsed column, the table's column changes, too. If the two types differ, a transform has made the table's column.
+Such a column changes only on request (`--of-transform`).
 """
 
 import json

@@ -331,8 +331,8 @@ class LogReader:
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:
-        """Returns the newest readable snapshot. The call does not compare the snapshot with `known`, and later versions
-        may be missing. See `as_of`.
+        """Returns the newest readable snapshot; None if there is none. Later versions may have been lost, since the
+        call does not compare the snapshot with `known`. See `as_of`.
 
         `UsageError`: a version of another engine is refused. With `before_refused`, the snapshot before this version is
         returned instead.

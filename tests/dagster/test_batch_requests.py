@@ -36,7 +36,7 @@ def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy)
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request. Heartbeats and reads of the topic
     are not counted, because their number depends on the speed of the machine; usually, the run reads the topic once.
-    So the budget of 22 is exceeded by this one read: a run reads the table again, as a process of its own.
+    The budget of 22 is exceeded by one request: a run is a process of its own, so it reads the table again.
     """
     site = watched
     site.write(3)

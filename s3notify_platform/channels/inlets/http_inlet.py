@@ -1,7 +1,7 @@
 """Inlet over HTTP for the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
 Guarantees. 200 means that every change in the post is durable in its persistent topics, and signalled. After any other
-answer, or no answer, the sender must send the post again; duplicates do no damage.
+answer but 400, or no answer, the sender must send the post again; duplicates do no damage.
 
 | answer | when |
 |---|---|
@@ -25,8 +25,8 @@ these headers:
       endpoint `https://user:SECRET@host:port/`.
     - `x-s3notify-secret: SECRET`: all other senders.
 
-Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
-listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
+Several variables may be named, so that a secret can be changed without interruption. By default the inlet listens on
+loopback. It listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
 Posts that arrive while a batch is processed form the next batch. Ceph sends one record in each post. A batch saves
 requests: its entries are counted together, and each slot is signalled once. `GET /health` answers 200, without a

@@ -20,7 +20,8 @@ bounds, and the application's answer admits the request.
 
 A trusted proxy's connection counts for the client whose request came last over the connection (`proxies`). Before its
 first request, such a connection counts for no client, because HTTP proxies send only whole heads. If a client has
-`strangers` connections already, its request is refused with 503. An admitted request is never refused in this way.
+as many unadmitted connections as `strangers` permits, its next request is refused with 503. An admitted request is
+never refused in this way.
 """
 
 import asyncio

@@ -18,12 +18,12 @@ from s3notify_platform.stores.sqs import SqsQueue
 class SqsInletSettings(PullInletSettings):
     """Receive S3's event notifications from an SQS queue: sent by S3 directly, by SNS, or by EventBridge.
 
-    `s3notify init NAME --events` sets this up once: the queue, which allows only the source's bucket to send to it, and
-    the bucket's notification for the source's keys. By hand: allow s3.amazonaws.com to send to the queue
-    (sqs:SendMessage, on condition that aws:SourceArn is the bucket), and let the queue keep messages for 14 days. Let
-    the bucket notify the queue of s3:ObjectCreated:*, s3:ObjectRemoved:* and s3:LifecycleExpiration:*, filtered by the
-    source's prefix. Without the filter, the platform's own objects in the same bucket are reported, too; they are
-    ignored, but cost requests.
+    `s3notify init NAME --events` sets this up once: the queue, which allows only the source's bucket (or the topic or
+    rule between them) to send to it, and the bucket's notification for the source's keys. By hand: allow
+    s3.amazonaws.com to send to the queue (sqs:SendMessage, on condition that aws:SourceArn is the bucket), and let the
+    queue keep messages for 14 days. Let the bucket notify the queue of s3:ObjectCreated:*, s3:ObjectRemoved:* and
+    s3:LifecycleExpiration:*, filtered by the source's prefix. Without the filter, the platform's own objects in the
+    same bucket are reported, too; they are ignored, but cost requests.
 
     A redrive policy should allow 100 receives or more, since a full topic uses receives, too. Without a redrive policy,
     messages that cannot be parsed are kept by `s3notify inlet poison`.

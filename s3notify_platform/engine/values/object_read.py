@@ -80,7 +80,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     outage = bool(failed) and ordered[count].outage
     trace = ordered[count].trace if failed else ""
     if read and not read[-1].reach_end and read[-1].offset <= first.start:
-        read, failed = [], failed or "no record of it ends within the bytes of one round: raise max_bytes"
+        read, failed = [], failed or "none of its records ends within the bytes of one round: raise max_bytes"
     if not read or (failed and whole):
         return replace(_none_of(first, "failed", failed), outage=outage, trace=trace)
     return replace(

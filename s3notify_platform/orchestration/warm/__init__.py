@@ -20,8 +20,9 @@ the supervisor dies, its workers end, and the next supervisor reports their runs
 
 `coordinator`: a run that a warm worker may take skips an empty queue. In the queue, a run waits for up to a second.
 
-Edited code takes effect after the code location is reloaded. Only runs of slot assets are warm (`partitions.WARM_TAG`).
-A run that reads everything is never warm, because all other warm runs would wait while it runs.
+Edited code takes effect after the code location is reloaded. Only runs that read slots, or advance derived tables,
+are warm (`partitions.WARM_TAG`). A run that reads everything is never warm, because all other warm runs would
+wait while it runs.
 """
 
 from s3notify_platform.orchestration.warm.coordinator import PromptRunCoordinator

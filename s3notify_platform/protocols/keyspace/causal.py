@@ -162,7 +162,7 @@ class CausalCache:
                 self._thread.start()
 
     def close(self) -> None:
-        """Ends the refresh in the background. Waits for its requests in flight, for at most `CLOSE_SECONDS`.
+        """Ends the background refresh. Waits for its requests in flight, for at most `CLOSE_SECONDS`.
 
         The cache can still be used: its readers poll. The call does not close the store.
         """

@@ -165,7 +165,8 @@ class Worker:
     def stop(self) -> None:
         """Releases everything, so that nobody waits for an expiry. Requests: 2 for each topic, and 1 more.
 
-        Finish the entries in progress first: the next owner of a shard delivers them again. `UnavailableError` or
+        Finish the entries in progress before this call. Otherwise the next owner of their shard delivers them again.
+        `UnavailableError` or
         `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.
         """
         self._leases.clear()

@@ -11,8 +11,9 @@ object; a regular expression that matches no key, or no key with the rule's pref
 that no key of 1,024 bytes can have both; one name with two values; another bucket or prefix than the topic's.
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
-alternatives, ends with plain characters, like `.*\.json`. It is not found if the expression sets flags or ends with a
-group or a class, or if only the length of its matches contradicts.
+alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
+or ends with a group or a class. It is also not found if only the length of the expression's matches contradicts the
+suffix.
 """
 
 import json
@@ -185,7 +186,7 @@ def _named(name: str, wanted: str) -> bool:
 
 
 def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
-    """The reason why no key has this prefix and this suffix, and matches; "" if a key may."""
+    """The reason why no key can have this prefix and this suffix, and also match `regex`; "" if one may exist."""
     begin, end = prefix.encode(), suffix.encode()
     shared = (n for n in range(min(len(begin), len(end)), -1, -1) if begin[len(begin) - n :] == end[:n])
     shortest = len(begin) + len(end) - next(shared)

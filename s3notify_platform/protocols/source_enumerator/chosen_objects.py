@@ -102,8 +102,8 @@ class Choice:
         return [not self.why_not(*each) for each in zip(keys, listed.modified_ms, strict=True)]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
-        """True if no key can be hidden or the platform's own. Tests many keys together, because a listing has millions
-        of keys.
+        """True if it is certain that no key is the platform's own, and that no key is hidden or hidden keys are read.
+        Tests many keys together, because a listing has millions of keys.
         """
         start = len(self.prefix)
         paths = "\n".join([self._begun + key[start:] for key in keys])

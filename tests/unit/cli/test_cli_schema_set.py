@@ -193,8 +193,8 @@ def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
 
 
 def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
-    """Slots with values that do not fit must be computed again. So the command signals the slots of the source that
-    have these numbers.
+    """Slots with values that do not fit must be computed again. So the command signals the
+    source's slots with the same slot numbers.
     """
     rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
     derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})

@@ -89,7 +89,7 @@ def test_rollback_to_a_version_that_is_not_kept_is_refused(place: Place) -> None
 
 
 def test_rollback_undoes_a_refused_version_of_another_engine(place: Place) -> None:
-    """The engine has deleted rows, and runs refuse the table until the rollback."""
+    """The other engine has deleted rows. Until the rollback, the platform's runs refuse the table."""
     table, found = place.source.table(), place.snapshot()
     pack = next(iter(found.packs.values()))
     foreign = LogVersion(operation="DELETE", removes=(Remove(path=pack.path, deleted_ms=1),))

@@ -48,7 +48,7 @@ def test_watching_ends_with_the_first_request():
 
 
 def test_watching_ends_before_the_next_tick():
-    """A tick without requests must return the state that it saw last."""
+    """A tick that requests no run must return the result of its last look."""
     tick, clock = watched(looks := Looks())
     assert LOOP_SECONDS - 1 < sum(clock.slept) < LOOP_SECONDS - 0.4
     assert tick.note == str(len(looks.seen))

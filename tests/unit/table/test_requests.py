@@ -158,7 +158,7 @@ def test_commit_of_1000_slots_costs_no_request_each(process):
     assert sum(writes.values()) <= 10, writes
 
 
-def test_many_overwritten_objects_read_neighbouring_pages_together(process):
+def test_neighbouring_pages_of_many_overwritten_objects_are_read_together(process):
     """Otherwise overwrites would read each page separately, or take more than 2 requests for each rewritten pack."""
     before = process.whole.newest().packs.keys()
     found = process.round(KEYS[1000:11_410:15], "e1")

@@ -265,7 +265,7 @@ def test_a_bucket_in_the_host_name_is_found(topic: Front) -> None:
     assert topic.send("GET", "/?notification", b"", headers)[0] == 200
 
 
-def test_an_expected_owner_is_refused(topic: Front) -> None:
+def test_a_request_with_expected_bucket_owner_is_refused(topic: Front) -> None:
     """Otherwise a client would believe that the bucket's owner was checked."""
     with pytest.raises(ClientError) as error:
         topic.client("s3").get_bucket_notification_configuration(

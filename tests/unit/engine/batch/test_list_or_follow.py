@@ -45,7 +45,7 @@ def test_a_new_topic_has_everything_compared(enumerated: str) -> None:
     assert (decision.everything, decision.listing, decision.wait_seconds) == (True, True, 0)
 
 
-def test_without_a_topic_signalled_slots_are_listed() -> None:
+def test_signalled_slots_are_listed_if_there_is_no_topic() -> None:
     decision = decided(topic="", enumerated="")
     assert (decision.how, decision.slots) == ("rescan", frozenset(CHANGED))
 

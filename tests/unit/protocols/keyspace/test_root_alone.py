@@ -99,7 +99,9 @@ def test_each_entry_is_seen_once_and_its_removal_is_no_change(publisher, queue, 
     assert set(watcher.poll().changed) == {B}
 
 
-def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publisher, queue, watcher):
+def test_a_poll_also_lists_the_signals_if_an_unqueued_writer_moved_the_root(
+    keyspace, publisher, queue, watcher
+):
     """Otherwise a change of an unqueued writer would be missed if entries were queued just before this change."""
     put(publisher, queue, A, "1")
     publisher.put("b", b"1")
