@@ -8,16 +8,16 @@ registered in `registry`.
 Threat model. All input is hostile. The holder of a role's keys is trusted with that role only; `s3notify init --print
 iam` prints the least policy of each role.
 
-    - Writer: it writes objects below the source's prefix, and signals. It may write no other object of the platform, so
+    - Writer: it writes signals, and objects below the source's prefix. It may write no other object of the platform, so
       it cannot commit.
     - Publisher: a writer that also adds entries to the queue and removes them.
     - Inlet: it writes signals and the queue. It reads no object and cannot commit.
     - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
-      Publishers and inlets send to topics that are not persistent, each within its own `Egress`.
+      Publishers and inlets send events to topics that are not persistent, each within its own `Egress`.
     - Run: it writes tables, records, signals and the queue. It cannot write objects of the source.
     - Creator of a topic (with the keys of a publisher, inlet or outlet): it chooses the topic's endpoint. A worker
-      connects only to endpoints that its `Egress` permits. By a topic that is not persistent, the creator makes each
-      call of a publisher or an inlet wait for up to 120 s. A topic may name only secrets `S3NOTIFY_PUSH_…` and
+      connects only to endpoints that its `Egress` permits. With a topic that is not persistent, the creator can make
+      each call of a publisher or an inlet wait for up to 120 s. A topic may name only secrets `S3NOTIFY_PUSH_…` and
       `S3NOTIFY_SEND_…`, and files in `ca_folder`.
     - Client of the front (with one of its keys): it creates push topics, and chooses which changes of one bucket they
       get. It cannot see, change or delete topics that the front did not make.

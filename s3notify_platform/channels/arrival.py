@@ -76,7 +76,7 @@ def probe_arrival(
             clock.sleep(ARRIVAL_POLL_SECONDS)
         return None
     finally:
-        with suppress(NotFoundError):  # a concurrent probe deleted the object; one probe may return None
+        with suppress(NotFoundError):  # a concurrent probe deleted the topic; one probe may return None
             queue.topics.delete(name)
         if written:
             bucket.delete(key)

@@ -35,7 +35,7 @@ class Keyspace:
 
 
 def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[Topic, ...]:
-    """Returns the topics; `UsageError` if a source's topic has another number of slots than its signals. Pure."""
+    """Returns the topics; `UsageError` if a topic and the signals of its source differ in the number of slots. Pure."""
     slots = {keyspace.topic: keyspace.publisher.slots for keyspace in keyspaces}
     for topic in topics:
         if not topic.settings.endpoint:
@@ -46,8 +46,8 @@ def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[T
 def named_in_root(
     queue: NotificationQueue, bucket: str, events: Iterable[Event]
 ) -> frozenset[tuple[str, str]]:
-    """Pairs of key and topic, for each change whose topic signals only the root. The topic's consumer finds such
-    changes by their entries.
+    """Pairs of key and topic, for each change in a topic with `signals: root`. The topic's consumer finds such changes
+    by their entries.
 
     The result is empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
     """

@@ -38,8 +38,8 @@ class ServiceContext:
     `platform`: the bucket of queue and signals, with the credentials to use. The other fields are for inlets. `bucket`:
     the bucket whose changes are reported. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
     its keys. `excluded`: prefixes of the platform's own objects in `bucket` (`table.own_objects`). `sources`: for each
-    keyspace that is not a source's default, the name of its source. `skipping`: the keyspaces of sources that skip
-    hidden files.
+    keyspace, the name of its source; not needed for the default keyspace of a source. `skipping`: the keyspaces of
+    sources that skip hidden files.
     """
 
     name: str

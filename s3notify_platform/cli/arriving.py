@@ -43,17 +43,16 @@ def examine_events(place: SourcePlace) -> Events | None:
         missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
     except S3NotifyError as error:
         missing, setup = "", None  # no permission to look: the probe decides
-        unseen = f"; the parts were not checked: {error}"
+        parts = f"the parts were not checked: {error}"
     else:
-        unseen = ""
+        parts = "all parts are there"
     if missing:
         again = "" if by_queue else " --receiver URL"
         return Events(fine=False, text=f"{missing}: `s3notify init {place.name} --events{again}` makes it")
     try:
-        found = _probed(place, setup)
+        return _probed(place, setup, parts)
     except S3NotifyError as error:
-        return Events(fine=False, text=f"unknown: {error}{unseen}")
-    return found if found.fine else Events(fine=False, text=found.text + unseen)
+        return Events(fine=False, text=f"unknown: {error}; {parts}")
 
 
 def _setup(place: SourcePlace) -> "EventSetup":
@@ -87,7 +86,7 @@ def _unannounced(place: SourcePlace) -> str:
     )
 
 
-def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
+def _probed(place: SourcePlace, setup: "EventSetup | None", parts: str) -> Events:
     from s3notify_platform.channels.arrival import probe_arrival
     from s3notify_platform.stores.open_store import open_store
     from s3notify_platform.stores.probe import PROBE
@@ -102,7 +101,9 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
 
     prefix = source.input.prefix
     if source.choice.covers(f"{prefix}{PROBE}"):
-        return _newest(source, f"no probe was written to {prefix!r}, since the source reads hidden files")
+        return _newest(
+            source, f"no probe was written to {prefix!r}, since the source reads hidden files", parts
+        )
     try:
         seconds = probe_arrival(
             source.location.queue(),
@@ -114,7 +115,8 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
             hopeless=untaken,
         )
     except UsageError:
-        return _newest(source, f"no probe was written, since these credentials may not write to {prefix!r}")
+        why = f"no probe was written, since these credentials may not write to {prefix!r}"
+        return _newest(source, why, parts)
     if seconds is not None:
         return Events(fine=True, seconds=seconds, text=f"they arrive, {seconds:.1f} s after a write")
     if waiting and setup:
@@ -125,13 +127,15 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
         )
     return Events(
         fine=False,
-        text=f"no event arrived within {PROBE_SECONDS:.0f} s after a write, though all parts are there: check that the "
-        "inlet runs (`s3notify dev`) and that the store can reach it",
+        text=f"no event arrived within {PROBE_SECONDS:.0f} s after a write; {parts}: check that the inlet runs "
+        "(`s3notify dev`) and that the store can reach it",
     )
 
 
-def _newest(source: "Source", why: str) -> Events:
-    """The result, judged by the newest object. `why`: the reason why there was no probe."""
+def _newest(source: "Source", why: str, parts: str) -> Events:
+    """The result, judged by the newest object. `why`: the reason why there was no probe. `parts`: what is known about
+    the parts of the setup.
+    """
     from s3notify_platform.channels.arrival import newest_arrival
     from s3notify_platform.stores.open_store import open_store
 
@@ -145,12 +149,12 @@ def _newest(source: "Source", why: str) -> Events:
         chosen=(meta for meta in listed if source.choice.covers(meta.key)),
     )
     if found is None:
-        return Events(fine=True, text=f"all parts are there; {why}, and the bucket has no object to judge by")
+        return Events(fine=True, text=f"{parts}; {why}, and the bucket has no object to judge by")
     if found.seconds is None or found.seconds > SOON_SECONDS:
         late = "not" if found.seconds is None else f"only after {found.seconds:.0f} s"
         return Events(
             fine=True,
-            text=f"all parts are there; {why}, and the newest object, {found.key!r}, was {late} announced: write an "
+            text=f"{parts}; {why}, and the newest object, {found.key!r}, was {late} announced: write an "
             "object, and run this command again",
         )
     return Events(

@@ -32,7 +32,7 @@ slot_option = click.option(
 
 
 def as_of(table: "LogTable", version: int | None, at: datetime | None) -> "Snapshot":
-    """The table as of a version or a time; default: the newest version. `NotFoundError` if the version is gone."""
+    """The table as of a version or a time; default: the newest version. `NotFoundError` if the version is not kept."""
     from s3notify_platform.table.snapshot import Absent
     from s3notify_platform.table.versions import snapshot_of, version_at
 

@@ -168,7 +168,9 @@ SOURCE: Final = (
     "lease_table",
     *named(LeaseTimeSettings),
 )
-"""The settings of each kind of place. The name is an argument, and only publishers need the signals' kind."""
+"""The settings of each kind of place. `SOURCE` lacks `name`, which is an argument, and `signals`, which only publishers
+need.
+"""
 
 
 def options_as(

@@ -93,7 +93,8 @@ def leave(code: int) -> NoReturn:
     """Run the functions that are registered with `atexit`, and end the process without a teardown of the interpreter.
 
     A thread of Arrow may own Python bytes until the thread ends. If the thread frees these bytes during the teardown,
-    CPython ends the thread within a C++ destructor. The process then aborts (134), although all its work is done.
+    CPython ends the thread within a C++ destructor. The process then aborts with exit code 134, although all its work
+    is done.
     """
     atexit._run_exitfuncs()  # noqa: SLF001 - no public function runs them
     for stream in (sys.stdout, sys.stderr):

@@ -92,7 +92,7 @@ def _write_home(home: Path) -> None:
 @click.option(
     "--dagster-home",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write a dagster.yaml into this folder, by which `dg dev` alone has warm runs; a file that is there stays.",
+    help="Write a dagster.yaml into this folder. With it, `dg dev` has warm runs by itself. An existing file stays.",
 )
 def init(
     *,

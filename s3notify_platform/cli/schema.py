@@ -80,8 +80,9 @@ def set_types(
 
     Without --yes, the command prints the cost and asks. One version changes all types, so that readers see the old
     types or the new ones. Values that the new type can hold are converted in the table's own files, which are
-    rewritten. The next batch reads objects with other values again, and objects with records that such a column sent to
-    quarantine. Until then, these values are null. Fields of a struct that COLUMNS does not name keep their types.
+    rewritten. The next batch reads objects with other values again, and objects with records that are in quarantine
+    because of such a column. Until then, the other values are null. Fields of a struct that COLUMNS does not name keep
+    their types.
 
     If the source's `schema` or `schema_hints` names the column, change that setting too. Runs may go on: a run that has
     read with the old type plans again. Safe to repeat, and to kill.

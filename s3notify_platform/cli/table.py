@@ -132,8 +132,9 @@ def rollback(
     A rollback is also the remedy after another engine has changed the table. Safe beside running batches. The versions
     in between stay in the history, so that a rollback to them is possible too.
 
-    The next batch that lists reads all objects that have changed since that version: delete or correct bad objects in
-    the bucket first. Bad objects can add columns to the schema again; declare the source's schema to prevent that.
+    The next batch that lists the bucket reads all objects that have changed since that version: delete or correct bad
+    objects in the bucket first. Bad objects can add columns to the schema again; declare the source's schema to prevent
+    that.
     """
     from s3notify_platform.maintenance.rollback import RollbackTo, version_of
 
@@ -174,8 +175,8 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
 
     Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
     objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
-    command. The newest readable version becomes the newest version. The next batch that lists compares all slots with
-    the bucket. Cursors and streams start again. Safe to repeat.
+    command. The newest readable version becomes the newest version. The next batch that lists the bucket compares all
+    slots with it. Cursors and streams start again. Safe to repeat.
     """
     from s3notify_platform.maintenance.loss import ForgetVersions
 
@@ -191,9 +192,9 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
 def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
-    If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw their
-    rows. The bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for the current version
-    of the table.
+    If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw the
+    rows of these objects. The bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for the
+    current version of the table.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

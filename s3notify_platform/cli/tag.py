@@ -18,13 +18,13 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 def tag(*, place: SourcePlace, again: bool, dry_run: bool, as_json: bool) -> None:
     """Tag the objects of source NAME that were committed since the last time, for lifecycle rules of the bucket.
 
-    The setting committed_tags has the tags. With this setting, Dagster's runs and `s3notify ingest` tag after each
-    batch by themselves. Only the committed version of an object is tagged, and only if all of its records
+    The setting committed_tags has the tags. With this setting, Dagster's runs and `s3notify ingest` tag the objects
+    after each batch. Only the committed version of an object is tagged, and only if all of its records
     are committed; the bucket must have versioning. Other tags of an object stay. If a rule deletes objects, set
     on_delete: keep, or the rows leave with their objects.
 
     Safe to repeat. Exit code 1 if the store refused tags; the reason is printed. --again retries objects whose tags
-    were refused while others were accepted.
+    were refused while tags of other objects were accepted.
     """
     from s3notify_platform.maintenance.tagging import TagCommitted
 

@@ -260,7 +260,7 @@ def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
 @queue_options
 @json_option
 def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
-    """Show the topic TOPIC: its settings, if it is paused, and depth, age and worker of each shard.
+    """Show the topic TOPIC: its settings, whether it is paused, and depth, age and worker of each shard.
 
     `beat_seconds` is the time since the last heartbeat of the worker; another worker replaces a worker without
     heartbeats. Cost: 1 scan of the topic's entries and dead letters, and at least 3 requests for each shard.

@@ -1,4 +1,4 @@
-"""The state of one run of the engine while it collects results, and what it says about its work."""
+"""The state of one run of the engine while the run collects results, and the run's messages about its work."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -291,7 +291,7 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
         why = cut(dead[0].reason or dead[0].last_error)
         return Verdict("dead", f"dead letter of topic {found.source!r}: {why}")
     if found.rescans:
-        return Verdict("rescan", f"waits for a rescan: the next batch that lists compares slot {found.slot}")
+        return Verdict("rescan", f"waits for a rescan: the next listing compares slot {found.slot}")
     if compared:
         first = "its first batch since its topic was created" if found.topic_exists else "its next batch"
         text = f"waits for a listing of the whole source, by {first}"
@@ -310,7 +310,7 @@ def _unannounced(found: Answer) -> Verdict:
     if now is not None and signal.modified_ms < now.modified_ms:
         return Verdict(
             "unseen",
-            f"{no_entry} the slot's signal is older than the object: its writer does not signal, "
+            f"{no_entry} the slot's signal is older than the object: the object's writer does not signal, "
             f"or an inlet has not reported it yet; {sweep}",
         )
     lists = "a batch that lists its slot finds it"
@@ -319,7 +319,7 @@ def _unannounced(found: Answer) -> Verdict:
     if found.signal_taken if found.signal_taken is not None else found.has_taken(signal):
         return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":
-        text = f"{no_entry} the slot's signal is for another key, since its writer queues; {sweep}"
+        text = f"{no_entry} the slot's signal is for another key, since the signal's writer queues; {sweep}"
         return Verdict("unseen", text)
     return Verdict("signalled", f"signalled {found.ago(signal.modified_ms)} ago without an entry: {lists}")
 
@@ -383,7 +383,7 @@ def _facts(found: Answer) -> Iterator[str]:
 
 def _sensor_fact(found: Answer) -> str:
     if (sensor := found.sensor) is None:
-        return "nothing is known of it here; DAGSTER_HOME names the Dagster that has it. `s3notify ingest` needs none"
+        return "nothing is known of it here; set the DAGSTER_HOME of its Dagster. `s3notify ingest` needs no sensor"
     last = f"last tick {found.ago(sensor.ticked_ms)} ago" if sensor.ticked_ms else "no tick yet"
     return f"{'on' if sensor.on else f'off, until `s3notify resume {found.source}`'}, {last}"
 

@@ -340,7 +340,7 @@ def _taken_in_by(
     # commit of the object.
     for version in range(state.since, min(newest + 1, state.since + VERSIONS_MAX)):
         body = reader.version(version)
-        if body is None:  # vacuum has removed it
+        if body is None:  # vacuum has removed the version
             break
         if note_of(body, slot):
             return version, "", body
@@ -354,7 +354,7 @@ def _last_change(
     `CHANGES_MAX` changes are searched. If none of these changes concerns the object, the version is 0.
     """
     names, version = {key, key_hash(key)}, snapshot.manifest.slot(slot).generation
-    with suppress(CorruptError, NotFoundError):  # old versions may be gone
+    with suppress(CorruptError, NotFoundError):  # vacuum may have removed old versions
         for _ in range(CHANGES_MAX):
             if not version:
                 break

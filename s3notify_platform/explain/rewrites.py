@@ -4,7 +4,7 @@ If rows of an object are withdrawn, their packs are written again without these 
 over the table, one batch may write most of the table again. `overwrites: vectors` avoids this.
 
 The facts are in the versions of the log. A file with rows of a batch has the label of the batch, which is above the
-labels of the removed files. Each other file that a batch adds, and that is no merge, was written again.
+labels of the removed files. All other files that a batch adds were written again, except merged files.
 """
 
 from collections.abc import Collection
@@ -19,8 +19,8 @@ ROUND: Final = "WRITE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrites:
-    """Bytes of files. `again`: files that were written again without the withdrawn rows. `changed`: the files with the
-    batches' own rows, and the withdrawn rows.
+    """Bytes of files. `again`: the bytes that were written again without the withdrawn rows. `changed`: the bytes of
+    files with the batches' own rows, and the bytes of the withdrawn rows.
     """
 
     again: int = 0
@@ -35,7 +35,7 @@ class Rewrites:
 
 
 def rewrites_of(version: LogVersion) -> Rewrites:
-    """Returns the bytes of one version; 0 if the version is no batch's."""
+    """Returns the bytes of one version; 0 if no batch has made the version."""
     if version.foreign or version.operation != ROUND:
         return Rewrites()
     hidden = {add.path for add in version.adds} & {gone.path for gone in version.removes}

@@ -5,8 +5,8 @@ Requests of one look at a source:
 - Tables: the requests of `LogTable.newest` for the source's table, for the table of each slot asset, and for each
   derived table.
 - Newest commit: 1 GET and 1 HEAD.
-- Versions: 1 GET for each of the newest `VERSIONS_WEIGHED` versions that was not read before. A derived table that is
-  behind: the same for each of up to `VERSIONS_READ` versions.
+- Versions: 1 GET for each of the newest `VERSIONS_WEIGHED` versions that was not read before. For a derived
+  table that is behind, also 1 GET for each of up to `VERSIONS_READ` versions that was not read before.
 - Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` new versions.
 - Queue: 1 GET of the rescan backlog, and 1 scan of each topic of the source's queue.
 - Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
@@ -83,8 +83,8 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `latency_seconds`: the time from the slot's signal to the commit, or None if there is a newer
-    signal.
+    """The newest commit. `slot`: the first slot that it changed. `latency_seconds`: the time from this slot's signal to
+    the commit, or None if there is a newer signal.
     """
 
     slot: int

@@ -92,7 +92,7 @@ def infinities(values: pa.Array) -> int:
 
 
 def check_finite(found: int, written: Callable[[], int]) -> None:
-    """Raises if a column has more infinities than its texts: then a number was too large for the floating point
+    """Raises if a column has more infinities than its texts contain: then a number was too large for the floating point
     type.
     """
     if found and found > written():

@@ -3,8 +3,8 @@
 Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
 `UNPACKED_BYTES`. zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Concatenated members
 are read one after the other, and zeros between members are skipped. A truncated or damaged stream returns everything
-before the damage, then raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their
-record: such bytes become invalid UTF-8, which every format rejects.
+before the damage, then raises `CorruptError` with the reason. If the encoding does not allow some bytes, only their
+record is damaged: such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy. Hadoop's snappy blocks have

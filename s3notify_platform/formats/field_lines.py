@@ -40,7 +40,7 @@ class FieldLines(TextFormat):
 
     @abstractmethod
     def fields(self, record: str) -> Fields:
-        """Returns the texts of a record's fields by name. Raises `ValueError` with the reason if it is malformed.
+        """Returns the texts of a record's fields by name. Raises `ValueError` with the reason for a malformed record.
 
         A text that has no encoding in UTF-8, like half of a surrogate pair, makes the record malformed, too.
         """

@@ -65,7 +65,8 @@ class Written:
 class Notation:
     """The notation of a source's values. `dates`, `times`: patterns by path ("": all columns).
 
-    `zones`: zones of times without a zone, by path; "" stands for UTC. `commas`: paths of numbers with a decimal comma.
+    `zones`: zones of times without a zone, by path; the zone "" is UTC. `commas`: paths of numbers with a decimal
+    comma.
     """
 
     dates: Mapping[str, str] = field(default_factory=dict)

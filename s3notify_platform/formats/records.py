@@ -305,7 +305,7 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMismatches:
-    """The mismatches at one path: the texts of these values, and the row numbers of the values in the Arrow table."""
+    """The mismatches at one path: their texts, and the numbers of their rows in the Arrow table."""
 
     path: str
     places: Offsets

@@ -188,7 +188,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
     end += note
-    # The command is made for the first text: most paths of a block have no text, and schemas may be wide.
+    # The command is made when the first text comes: most paths of a block get no text, and schemas may be wide.
     accepting = cache(partial(_accepting, path, schema, source))
 
     def reason(text: str) -> str:
@@ -198,7 +198,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
 
 
 def _accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
-    """Returns the end of a reason: the command that gives the values at a path a type for such texts."""
+    """Returns the end of a reason: the command that changes the type at a path, so that such texts fit."""
     if not source:
         return ""
     place, lists = re.sub(_INDEX, "", path), len(re.findall(_INDEX, path[path.rfind(".") + 1 :]))
@@ -209,8 +209,8 @@ def _accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str
 
 
 def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: bool) -> str:
-    """Returns DDL for the column, in which the field at `place` has a new type, inside this number of lists. Other
-    fields are not named. Returns "" if the column does not contain this place.
+    """Returns DDL for the column, in which the field at `place` has a new type, inside this number of lists. All
+    other fields are left out. Returns "" if the column does not contain this place.
     """
     at, inner, around = below(above, column.name), column.type, 0
     name = column.name if re.fullmatch(r"\w+", column.name) else "`" + column.name.replace("`", "``") + "`"
@@ -233,8 +233,7 @@ def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
     """Adds values to `_rescued` of each row, and returns the changed Arrow table. The values are from the key of the
-    row's object, and do not fit their columns. `mismatched` has them by object and column name.
-
+    row's object, and do not fit their columns. `mismatched` has the values by object and column name.
     """
     place = table.schema.get_field_index(RESCUED.name)
     own = {

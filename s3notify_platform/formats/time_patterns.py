@@ -11,7 +11,8 @@ Guarantees. A text that does not match the pattern completely is not read: 1.2.2
     h hh a         an hour, 1 to 12, and AM or PM
     m mm s ss      minutes and seconds
     S to SSSSSSSSS fractions of a second, at most so many digits; cut to microseconds
-    X XX XXX       Z, or +01 or +0130, +0130, +01:30; x the same without Z; Z as xx
+    X XX XXX       a zone: Z, or X: +01 or +0130, XX: +0130, XXX: +01:30
+    x xx xxx Z     the same zones, but not the text Z; the letter Z means the same as xx
     'text' ''      text, and a quote; other characters that are not letters mean themselves
     [...]          may be left out
 

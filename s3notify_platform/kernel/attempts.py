@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 ATTEMPTS: Final = 8
 """Number of attempts of one operation, unless the caller gives another number. All backoffs together take about 6 s on
-average, and at most 11 s."""
+average, and at most 11.3 s."""
 
 BASE_SECONDS: Final = 0.1
 CEILING_SECONDS: Final = 5.0

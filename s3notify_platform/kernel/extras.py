@@ -1,4 +1,4 @@
-"""The modules that each extra of the package installs. Publishers, watchers, and services by HTTP or SQS need none."""
+"""The modules that each extra installs. Publishers, watchers, and services by HTTP or SQS need no extra."""
 
 from typing import Final
 

@@ -43,8 +43,9 @@ class GroupCommit:
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
-        """The lock under which jobs are added and removed. The lock must be notified when the answer of `enough` may
-        have changed."""
+        """The condition whose lock guards the jobs. The condition must be notified when the answer of `enough` may have
+        changed.
+        """
 
     def run(
         self,

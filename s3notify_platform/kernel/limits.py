@@ -1,8 +1,8 @@
 """The limits on everything that comes from outside, and the sizes, times and numbers that several modules share.
 
-Each has a name, a unit and a default. Code checks a limit before it does the work that the limit bounds. Other numbers
-are elsewhere: the parameters of one algorithm are beside the algorithm, limits that a service's settings change are in
-these settings, and the limits of a topic and of the REST front are beside their rules.
+Each limit has a name, a unit and a default. Code checks a limit before it does the work that the limit bounds. Other
+numbers are elsewhere: the parameters of one algorithm are beside the algorithm, the limits that can be set for a
+service are among its settings, and the limits of a topic and of the REST front are beside their rules.
 """
 
 from typing import Final
@@ -71,11 +71,14 @@ SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
 
 REWRITE_WARN_TIMES: Final = 10
-"""`s3notify status` warns if the newest batches wrote more than this many times the bytes again that they changed."""
+"""`s3notify status` warns if the bytes that the newest batches wrote again are more than this many times the bytes
+changed.
+"""
 
 REWRITE_WARN_BYTES: Final = 64 << 20
-"""Bytes written again by the newest batches from which `REWRITE_WARN_TIMES` applies. In a small table, each change
-writes most of the table again, which costs little."""
+"""Number of bytes, written again by the newest batches, from which `REWRITE_WARN_TIMES` applies. In a small table, each
+change writes most of the table again, which costs little.
+"""
 
 MAX_CELLS: Final = 8 << 20
 """Largest number of values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed
@@ -117,7 +120,7 @@ MAX_RULE_DEPTH: Final = 50
 """Largest nesting depth of brackets and NOTs in a rule's predicate."""
 
 MAX_RULE_DIGITS: Final = 38
-"""Largest number of digits in a number of a rule before its point, and after it."""
+"""Largest number of digits before the decimal point of a number in a rule, and also after the point."""
 
 MAX_KEYS: Final = 4 * MAX_COLUMNS
 """Largest number of different keys in all JSON records that are parsed together. A record with more keys is rejected or
@@ -153,8 +156,8 @@ BATCH_BYTES: Final = 16 << 20
 """Largest number of bytes of Arrow rows that pass between Python and the JVM in one step, unless one row is larger."""
 
 MAX_TASK_BYTES: Final = 8 << 30
-"""Bytes of memory that a Spark task may take, besides the earlier memory of its process. The limit is lower if
-`MAX_TASK_SHARE` allows fewer bytes.
+"""Bytes of memory that a Spark task may take, in addition to the memory that its process had before the task. The limit
+is lower if `MAX_TASK_SHARE` allows fewer bytes.
 
 This limit works on systems that can limit memory. The task needs room for an object of `MAX_OBJECT_BYTES`, and for
 copies of the object.
@@ -179,7 +182,7 @@ MAX_FAILING_OBJECTS: Final = 10_000
 quarantine, and the slot stays failed."""
 
 MAX_REJECTS: Final = 1000
-"""Largest number of rejects that are kept of one object, or of one part of a big object. One further reject has the
+"""Largest number of rejects that are kept of one object, or of one part of a big object. One further reject states the
 number of rejects that are not kept.
 """
 
@@ -203,8 +206,9 @@ MAX_DEFS_NODES: Final = 20_000
 """Largest number of values in a document of a `defs.yaml`. An alias counts as all the values to which it refers."""
 
 SESSIONS_MAX: Final = 4
-"""Largest number of Spark sessions at the same time on one machine, without the sessions of warm workers. Further runs
-wait."""
+"""Largest number of Spark sessions at the same time on one machine, not counting the sessions of warm workers. Further
+runs wait.
+"""
 
 STATES_INLINE: Final = 256
 """Largest number of states that a manifest contains. If there are more states, they are written to a file."""

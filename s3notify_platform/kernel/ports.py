@@ -318,8 +318,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         override the source's metadata, and the call makes 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
-        `metadata` replaces the source's metadata without a HEAD. `ConflictError`: the copied object has changed, and
-        there is no precondition.
+        `metadata` replaces the source's metadata without a HEAD. `ConflictError`: this source has changed, and there is
+        no precondition.
         """
         ...
 
@@ -425,8 +425,8 @@ class MessageQueue(Protocol):
     def receive(self, *, wait_seconds: int, visibility_seconds: int, limit: int) -> tuple[Message, ...]:
         """Returns up to `limit` messages, hidden from other clients for `visibility_seconds`.
 
-        If there are fewer messages, the queue has no more messages now. Waits up to `wait_seconds` for the first
-        message. Cost: 1 request.
+        A shorter result suggests, but does not prove, that the queue has no more messages now. Waits up to
+        `wait_seconds` for the first message. Cost: 1 request.
         """
         ...
 

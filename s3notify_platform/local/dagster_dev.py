@@ -140,7 +140,7 @@ class DagsterDev:
 
     @property
     def pid(self) -> int | None:
-        """The current process, which changes with a restart."""
+        """The process id of `dagster dev`, which changes with a restart."""
         return self._process.pid if self._process is not None else None
 
     @property

@@ -85,8 +85,8 @@ class Verdict:
 
     @property
     def exact(self) -> bool:
-        """True if every row is there exactly once, every malformed record is in quarantine, and nothing
-        else is there.
+        """True if the table has every row exactly once and no other row, and the quarantine has every malformed record
+        and no other record.
         """
         return self.missing == self.surplus == self.wrong_rejects == 0
 

@@ -10,7 +10,7 @@ package count, and not its version.
 Guarantees
     - Equal source text has an equal fingerprint: in every process, in every folder, with every version of Python, after
       any imports.
-    - The computation never fails, and only parses the modules that are named.
+    - The computation never fails, and parses only the modules that the code names.
 
 The fingerprint does not cover arguments from the environment, files that the code reads, and code that is looked up by
 a name made at run time. A declared `code_version` replaces the fingerprint.

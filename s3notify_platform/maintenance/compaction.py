@@ -163,7 +163,7 @@ class _Run:
             # The table's own pack set is not used, because that pack set would cache the bodies.
             changes = packs.fresh().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
-                wanted -= {pack.path for pack in step}  # this merge would give no fewer packs
+                wanted -= {pack.path for pack in step}  # this merge would not reduce the number of packs
                 continue
             if self._commit(PackStep(changes=changes, rejects=rejects)):
                 self._count(step, rejects=rejects)

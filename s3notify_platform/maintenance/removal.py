@@ -246,7 +246,7 @@ class Removal:
             return Report(lines=(line,), document={"held": []}, nothing=True)
         if (batches := open_batches(self.location)) and not self.force:
             raise UsageError(
-                f"batch {batches[0]} is open: wait until its runs have ended, or, if they are gone, use --force"
+                f"batch {batches[0]} is open: wait until its runs have ended, or, if they died, use --force"
             )
         lines = [f"{place}: {name}"]
         for one in found:

@@ -1,9 +1,9 @@
 """Rolls back to an earlier schema, after mistaken data has added columns to the table.
 
 The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, and
-readers ignore them. So a rollback is refused while a removed column has a live value, because readers would no longer
-see the value after a rollback. A rollback is also refused if a column's type has changed after the earlier version
-(`retype`). The column's values then no longer have the earlier type.
+readers ignore them. So a rollback is refused while a row of the table has a value in a removed column, because readers
+would no longer see the value after a rollback. A rollback is also refused if a column's type has changed after the
+earlier version (`retype`). The column's values then no longer have the earlier type.
 """
 
 import json
@@ -123,8 +123,8 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
 
 
 def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
-    """Commits the earlier schema, and returns the number of the new version. `UsageError`: removed columns have live
-    values.
+    """Commits the earlier schema, and returns the number of the new version. `UsageError`: rows of the table
+    have values in removed columns.
 
     `ConflictError`: the table has changed after the plan was made: plan again. Requests: those of a commit.
     """
@@ -135,7 +135,7 @@ def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
 
 
 def check_unused(planned: SchemaRollback) -> None:
-    """`UsageError`: columns that the earlier schema lacks have live values."""
+    """`UsageError`: rows of the table have values in columns that the earlier schema lacks."""
     if planned.in_use:
         path, keys = next(iter(planned.in_use.items()))
         raise UsageError(
@@ -145,8 +145,8 @@ def check_unused(planned: SchemaRollback) -> None:
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Yields the paths that have live values and are missing in the target schema, each with the key of an object with
-    such a value.
+    """Yields the paths that are missing in the target schema, but have values in rows of the table, each with the key
+    of an object with such a value.
     """
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)

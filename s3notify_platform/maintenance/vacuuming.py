@@ -191,7 +191,7 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
 def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
     """Keys of all files that a kept version names.
 
-    A file that is live in a kept version is live now, or is removed by a later version.
+    A file of a kept version's snapshot is also a file of the newest snapshot, or is removed by a later version.
     """
     versions = sorted(kept)
     named = named_by(reader, snapshot)

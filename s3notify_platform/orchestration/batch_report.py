@@ -29,7 +29,7 @@ from s3notify_platform.table.snapshot import Absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """The report of one run of a batch that has ended. `everything`: the batch compared the whole bucket.
+    """The report of one run of a batch, at the end of the run. `everything`: the batch compared the whole bucket.
 
     `failed`: the slots that were not committed, with the reason. `ingested`: False if the run made only slot assets.
     """

@@ -194,7 +194,7 @@ class ManagedServices:
         for run in found:
             if run.run_id in tick.silent:
                 instance.report_run_failed(
-                    run, message="the service's heartbeat stopped, or it never began; another run serves"
+                    run, message="the service's heartbeat stopped or never began; another run serves"
                 )
         config = {"ops": {self._step: {"config": {"service": name}}}}
         request = dg.RunRequest(

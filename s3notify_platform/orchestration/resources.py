@@ -121,10 +121,10 @@ _WITHOUT_EFFECT: Final = {
 
 
 def reach_of(resource: S3Resource) -> tuple[dict[str, Any], Keys]:
-    """The access settings of a resource, and the keys that it holds by value, if any.
+    """The access settings of a resource, and the access keys themselves if the resource holds them.
 
-    Spark cannot use keys that are given by value, so such keys serve only sensors and services: see `Access`.
-    `UsageError` for a field of `S3Resource` that would have no effect.
+    Spark cannot use such keys, so they serve only sensors and services: see `Access`. `UsageError` for a field of
+    `S3Resource` that would have no effect.
     """
     for name, usual in _WITHOUT_EFFECT.items():
         if (given := getattr(resource, name)) != usual:

@@ -139,7 +139,7 @@ def build_sensor(
                 if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
                     instance.report_run_failed(
                         run,
-                        message="the run's heartbeat stopped, or it never began; its slots are requested again",
+                        message="the run's heartbeat stopped or never began; the run's slots are requested again",
                     )
             for warning in tick.warnings:
                 context.log.warning(warning)
@@ -162,7 +162,7 @@ def _cold(instance: dg.DagsterInstance) -> str:
         return ""
     return (
         ". Each run starts Python and Spark, which takes 5 to 20 s: `s3notify init --dagster-home FOLDER` writes a "
-        "dagster.yaml by which they stay started"
+        "dagster.yaml with which both keep running between runs"
     )
 
 

@@ -178,7 +178,7 @@ class Updates:
         return self._resolved(partition, key, value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:
-        """Removes the version `expected`. If this version is gone after a lost answer, returns
+        """Removes the version `expected`. If this version does not exist after a lost answer, returns
         `Changed(in_doubt=True)`.
         """
         return self._resolved(partition, key, None, expected)

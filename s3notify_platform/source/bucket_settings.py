@@ -16,7 +16,7 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.own_objects import USUAL
 
 Keys = Mapping[str, Any]
-"""Credentials given by value: `access_key_id`, `secret_access_key`, `session_token`.
+"""Credentials as plain texts: `access_key_id`, `secret_access_key`, `session_token`.
 
 These credentials never leave this process.
 """

@@ -322,7 +322,7 @@ class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
     """DynamoDB tables, created by `s3notify init`. Default: no tables; everything is in the bucket.
 
     Credentials are found by boto3's own chain (environment, profile, instance role), or are named here; the credentials
-    in `s3` do not apply. The tables' default region is the bucket's.
+    in `s3` do not apply. By default, the tables are in the bucket's region.
     """
 
     region: _RegionOfTables = None  # type: ignore[assignment] # null in YAML

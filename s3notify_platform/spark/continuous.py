@@ -124,9 +124,10 @@ class ContinuousIngest:
         Continues from the last signals that any process has seen (`engine.batch.last_poll`). Compares all objects at
         the first start and every `SWEEP_SECONDS`; with `sweep`, also at this start. A table with missing versions is
         refused. During an outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the
-        error. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
+        error instead. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch: 4, and those of `take`.
+        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests
+        and those of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -186,7 +187,7 @@ class ContinuousIngest:
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
         """Decides how to find the changes in these slots. `rescans`: the backlog, read after the poll. `unqueued`: one
-        of the signals is from a writer that does not queue. Cost: 1 request, or none to follow a known topic.
+        of the signals is from an unqueued writer. Cost: 1 request; none if the decision is to follow a known topic.
         """
 
         def decided() -> Decision:

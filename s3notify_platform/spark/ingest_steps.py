@@ -14,7 +14,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 
 UNREAD_SHOWN: Final = 5
-"""Maximum number of a slot's objects that could not be read whose keys are logged."""
+"""At most this many keys of a slot's unreadable objects are logged."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,14 +38,14 @@ def load_slots(
     asset: str | None = None,
     snapshot: Snapshot | None = None,
 ) -> DataFrame:
-    """Returns the live rows of `slots` (None: of all slots), with `_slot`, `_key`, `_etag` and `_offset`, as of one
-    snapshot. `asset`: read the table of this slot asset. This table has `_slot`. The columns `_key`, `_etag` and
+    """Returns the committed rows of `slots` (None: of all slots), with `_slot`, `_key`, `_etag` and `_offset`, as of
+    one snapshot. `asset`: read the table of this slot asset. This table has `_slot`. The columns `_key`, `_etag` and
     `_offset` exist only if the asset's function keeps these columns. `snapshot`: by default the newest snapshot. Raises
     `NotFoundError` if the table has no commit yet. Cost: the requests of `LogTable.newest`, and of `reading.read` in
     tasks.
     """
     ship_package(spark)
-    pickle.dumps(source)  # raises `UsageError` for access keys that are given by value
+    pickle.dumps(source)  # raises `UsageError` if the source holds access keys instead of their names
     found = snapshot if snapshot is not None else newest(source, asset)
     wanted = None if slots is None else sorted(set(slots))
     shares = all_rows(found, wanted, tasks=2 * parallelism(spark))

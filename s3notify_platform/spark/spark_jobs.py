@@ -88,7 +88,8 @@ class SparkJobs:
         progress: Progress = lambda _: None,
     ) -> None:
         ship_package(spark)
-        pickle.dumps(source)  # raises `UsageError` for access keys that are given by value, before any write
+        # Before any write, this raises `UsageError` if the source holds access keys instead of their names.
+        pickle.dumps(source)
         self._spark = spark
         self._source = source
         self._transform = transform
@@ -192,7 +193,8 @@ class SparkJobs:
 
         The next round reads all other objects. If the slot fails with a single object, and a job without this object
         succeeds, the object counts as unreadable. If the job without the object fails, too, the slot fails: the cluster
-        may be at fault, or a transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
+        may be at fault, or a transform that raises an error even without rows. A run makes at most `MAX_JOBS` of these
+        jobs.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()

@@ -302,11 +302,11 @@ class ObjectRecordStore:
             if now is not None and token in now.tokens:
                 return Written(etag=now.etag if now.tokens[0] == token else None)
             if now is not None and past and past[0] in now.tokens[1:]:
-                return Conflict()  # another write followed the expected version
+                return Conflict()  # another write replaced the expected version
             if (now.etag if now is not None else None) == (found.etag if found is not None else None):
                 return None
             raise UnknownOutcomeError(
-                f"more than {PAST_TOKENS} other writers have added since, or the counter was removed"
+                f"more than {PAST_TOKENS} other additions have followed, or the counter was removed"
             )
 
         try:

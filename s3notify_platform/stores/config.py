@@ -48,8 +48,8 @@ class Access:
     Credentials are read from the named environment variables, or from the named profile, which may assume a role.
     Without such names, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given,
     these credentials assume that role, with the `external_id` that its owner requires. Each machine looks up the
-    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys given by value
-    work in this process only: pickling them is a `UsageError`.
+    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys that the settings
+    themselves contain work in this process only: pickling them is a `UsageError`.
     """
 
     service: ClassVar[str]
@@ -100,7 +100,7 @@ class Access:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.access_key_id is not None:
             raise UsageError(
-                f"{self.place}: its keys are given by value, and would be sent with Spark's tasks: name environment "
+                f"{self.place}: the settings contain keys, which would be sent with Spark's tasks: name environment "
                 "variables (access_key_id_env, secret_access_key_env) or a profile that every machine has, or leave "
                 "the keys to boto3's own chain"
             )

@@ -8,7 +8,7 @@ from s3notify_platform.stores.delegating import DelegatingStore, Method
 
 
 class CountingStore(DelegatingStore):
-    """A wrapper of a store that has `counts` of its calls: GET, HEAD, PUT, DELETE, COPY, LIST, UPLOAD. Thread-safe.
+    """A wrapper that counts the calls of a store in `counts`: GET, HEAD, PUT, DELETE, COPY, LIST, UPLOAD. Thread-safe.
 
     A call counts once, whether or not it succeeds; retries inside the wrapped store are not counted.
     """

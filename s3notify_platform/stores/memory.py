@@ -190,7 +190,7 @@ class MemoryObjectStore:
         found = store.get(source.meta.key, if_match=source.meta.etag)
         if not isinstance(found, StoredObject):
             error = NotFoundError if found is None else ConflictError
-            raise error(f"copy: {source.meta.key!r} is gone, or has changed")
+            raise error(f"copy: {source.meta.key!r} does not exist, or has changed")
         return found
 
     def _upload(self, key: str, upload: UploadId) -> "_Upload":

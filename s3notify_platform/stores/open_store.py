@@ -71,8 +71,8 @@ class Tags(Protocol):
     def add(
         self, key: str, version_id: str, tags: Mapping[str, str]
     ) -> Literal["added", "there", "gone", "full"]:
-        """Adds tags to this version, and keeps the version's other tags. `full`: the version would have too many
-        tags. `UnavailableError`: the tags may have been added; repeat the call.
+        """Adds tags to this version, and keeps the version's other tags. Returns `full` if the version would have too
+        many tags. `UnavailableError`: the tags may have been added; repeat the call.
         """
         ...
 
@@ -90,7 +90,9 @@ class _Refusing(Protocol):
 
 
 def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
-    """The reason why the store refuses to read this key; "" if it does not refuse, or cannot say. Cost: 1 GET."""
+    """The reason why the store refuses to read this key; "" if the store does not refuse, or gives no reasons. Cost: 1
+    GET.
+    """
     return store.refusal(key) if hasattr(store, "refusal") else ""
 
 

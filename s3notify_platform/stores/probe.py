@@ -4,7 +4,7 @@ A store that ignores a condition answers 200, as does a store that honours it. S
 If the condition holds, the write must be applied. If the condition does not hold, the write must be refused, and must
 change nothing. Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a
 guarantee that the store does not give. `choose_commit` returns the commit that fits the probe and the configuration, or
-it refuses.
+raises `UsageError`.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -275,8 +275,8 @@ class _Probe:
         _demand(isinstance(found, StoredObject) and found.body == body, "a refused write changed the object")
 
     def _race(self, name: str, precondition: Precondition) -> None:
-        """`RACERS` writers use one precondition at the same time. At most one of the writers may get `Written`; the
-        object must then have this writer's body.
+        """Several writers (`RACERS`) use one precondition at the same time. At most one of the writers may get
+        `Written`; the object must then have this writer's body.
         """
         bodies = [b"racer %d" % number for number in range(RACERS)]
         with ThreadPoolExecutor(RACERS) as pool:

@@ -64,7 +64,7 @@ class SdkUser(Generic[C]):
             if self._client is None:
                 session, client = _new_client(self._service, self._access, **self._settings)
                 if session.get_credentials() is None:
-                    raise NoCredentialsError  # no client is kept, because credentials may be there later
+                    raise NoCredentialsError  # no client is kept, because credentials may be found later
                 client.meta.events.register(f"before-send.{self._service}", _count_request)
                 self._prepare(client)
                 self._client = client

@@ -21,7 +21,7 @@ PLATFORM: Final = {
 
 def comment_of(column: dict[str, Any]) -> str | None:
     """Returns the description of a column (in Spark's schema JSON). The platform describes its own columns. For other
-    columns, this is the COMMENT in the user's DDL.
+    columns, the description is the COMMENT in the user's DDL.
     """
     given = (column.get("metadata") or {}).get("comment")
     return PLATFORM.get(column["name"]) or (given if isinstance(given, str) else None)

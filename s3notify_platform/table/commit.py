@@ -58,7 +58,8 @@ from s3notify_platform.table.proposal import Change, Proposal, applied, next_ver
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
 
 MAX_RUN_SECONDS: Final = 6 * 3600.0
-"""The longest time from a run's first read of the table to its commit. Younger files are never removed as garbage."""
+"""The longest time from a run's first read of the table to its commit. Files that are younger than this time are never
+removed as garbage."""
 
 COMMIT_SECONDS: Final = 120.0
 """The time after which a commit fails if other writers are always first."""
@@ -370,7 +371,7 @@ class Committer:
         return replace(snapshot, checkpoint=snapshot.version)
 
     def _name_checkpoint(self, name: LastCheckpoint) -> None:
-        """Writes this version to `_last_checkpoint`, unless a later version is there."""
+        """Writes this version to `_last_checkpoint`, unless the object already has this or a later version."""
         key, store = self.reader.layout.last_checkpoint, self.reader.store
         for _ in attempts(self.clock, CHECKPOINT_ATTEMPTS):
             held = store.get(key)

@@ -8,9 +8,9 @@ derived table is detected. The rows of the slot are then made again.
 | another writer, since the round was planned | the round |
 |---|---|
 | changed other slots | is committed on top of that version; the rows of other slots stay |
-| made one of its slots from the same source version, or from a later one | leaves out this slot, which is up to date |
-| made one of its slots from an earlier version, or rolled it back | replaces the rows of this slot |
-| merged or replaced a pack that has rows of its slots | removes these rows from the new packs |
+| made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |
+| made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
+| merged or replaced a pack that has rows of the round's slots | removes these rows from the new packs |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows: a conflict |
 | began the table again, under another id | commits nothing |
@@ -65,7 +65,7 @@ class Replacement:
     """New rows for slots of a derived slot table. The rows were planned on the snapshot `base`. `Committer.commit`
     commits this change.
 
-    `rows`: packs of these slots, which are stored already. The label of these packs is `base.version` + 1. The other
+    `rows`: the packs with these rows. The packs are already stored, and their label is `base.version` + 1. The other
     fields are as in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already
     committed. `dropped` has the other slots that were left out, with reasons.
     """

@@ -45,9 +45,9 @@ def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionCha
     """Yields the changes after the version `since`, up to and including `until`. Versions of other engines have no
     changes.
 
-    `NotFoundError`: one of the versions is not kept. The message names the kept versions. A reader begins with a
-    snapshot, and reads the changes after the snapshot's version. Memory holds the manifests of some versions, and some
-    thousand changes.
+    `NotFoundError`: one of the versions is not kept. The message names the kept versions. The reader must then begin
+    with a snapshot, and read the changes after the snapshot's version. Memory holds the manifests of some versions, and
+    some thousand changes.
     """
     if since < -1:
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")

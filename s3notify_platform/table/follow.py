@@ -56,7 +56,7 @@ from s3notify_platform.table.versions import snapshot_of
 STEP_OBJECTS: Final = 100_000
 FOLLOW_STEP_BYTES: Final = 256 << 20
 """The limits of one step: the number of changed objects, and the number of bytes that these objects add. If a single
-version of the source has more, the derived table is rebuilt.
+version of the source exceeds a limit, the derived table is rebuilt.
 """
 
 CONFLICTS: Final = 6

@@ -154,7 +154,7 @@ class KnownRecord:
     def change(
         self, change: Callable[[Known | None], Known | None], *, seen: Record | None = None
     ) -> tuple[Known | None, Record | None]:
-        """Replaces the record. `change` may be called twice.
+        """Replaces the record. `change` may be called more than once.
 
         `seen`: the record that the caller read last. Cost: 1 read and 1 write. With `seen`, the call needs no read. If
         `change` changes nothing, the call needs no write. `UnavailableError`: the caller may repeat the call.

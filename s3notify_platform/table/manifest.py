@@ -31,13 +31,14 @@ Json = dict[str, Any]
 class SlotFacts:
     """The counts of one slot.
 
-    `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: live objects.
-    `without_records`: see `ObjectState`. `failing`: objects that are in quarantine as a whole. `pending`: objects whose
-    reading continues or is repeated. `signal`: the first digits of the signal's ETag that the last batch saw.
-    `code_version`: the version of the code that made the newest rows. `other_code`: the number of objects whose rows
-    were made by other code. The rows of these objects have labels below `code_since`. Failing objects do not count in
-    `other_code`. `backfill`: rows that were planned before this version must be read again. `backfill` is 0 if there is
-    no request. `source`: for a slot of a slot asset, the version of the source's table from which its rows were made.
+    `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: objects with a
+    state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that are in quarantine as a
+    whole. `pending`: objects whose reading continues or is repeated. `signal`: the first digits of the signal's ETag
+    that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
+    of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
+    objects do not count in `other_code`. `backfill`: rows that were planned before this version must be read again.
+    `backfill` is 0 if there is no request. `source`: for a slot of a slot asset, the version of the source's table from
+    which its rows were made.
     """
 
     generation: int = 0

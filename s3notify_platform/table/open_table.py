@@ -225,7 +225,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     `backlog` makes later batches compare every slot with a listing of the bucket. The source's runs must be stopped
     before the call. The call may be repeated. Until a call has succeeded, the table is refused.
 
-    Requests: 1 LIST, 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
+    Requests: 1 LIST, 1 DELETE for each version beyond a gap, and the requests of `LogReader.open` and of a commit.
     """
     reader = committer.reader
     known, _ = reader.known.read()

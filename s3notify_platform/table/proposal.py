@@ -4,9 +4,10 @@ A `Change` is a writer's request: its `onto` makes the next state from a snapsho
 first, `onto` is called again with a snapshot of this version. So each kind of change handles all cases of concurrent
 writers in one place.
 
-The docstring of the module of each kind of change has the table of these cases: `round`, `derived_round`, `retype`, and
-in `maintenance/` `compaction`, `table_erasure`, `table_rollback` and `vacuum`. `migrate` has no such table, because it
-commits no version: it changes the table's identity in `known`, and later runs with the former settings are refused.
+The docstring of each kind of change, or of its module, has the table of these cases. The modules are `round`,
+`derived_round`, `latest_round`, `clustered_round`, `reread`, `retype`, and in `maintenance/` `compaction`,
+`table_erasure`, `table_rollback` and `vacuuming`. `migrate` has no such table, because it commits no version: it
+changes the table's identity in `known`, and later runs with the former settings are refused.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ Steps
 | another writer, since the request was planned | the request |
 |---|---|
 | changed other slots, merged packs or state files, added columns | is committed on top of that version |
-| changed one of its slots | uses the slot's new state: objects that the other writer has read are not requested |
-| made the same request | leaves this slot unchanged, and signals the slot |
+| changed a slot of the request | uses the slot's new state: objects that the other writer has read are not requested |
+| made the same request for a slot | leaves this slot unchanged, and signals the slot |
 | began the table again, under another id | uses the present table |
 
 Invariants

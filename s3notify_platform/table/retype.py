@@ -100,7 +100,7 @@ Objects = dict[Slot, set[str] | None]
 
 @dataclass(slots=True, kw_only=True)
 class Doubts:
-    """The objects of a pack with values that cannot be converted. `rows`: the number of rows with such a value.
+    """The objects that have a value that cannot be converted. `rows`: the number of rows with such a value.
 
     `keys`: the objects' keys by slot. A slot with too many keys has None instead. Each slot of a slot asset has None,
     too. `lost`: objects with a value that is null until the object is read again.

@@ -3,7 +3,7 @@
 | another writer, since the round was planned | the round |
 |---|---|
 | changed other slots | is committed on top of that version |
-| changed one of its slots | leaves out this slot, with its rows, rejects and states: a conflict |
+| changed a slot of the round | leaves out this slot, with its rows, rejects and states: a conflict |
 | erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
 | replaced a pack from which the round withdraws rows | withdraws these rows from the new packs |
 | merged packs or state files that the round also merges | merges the new packs, and merges no state files |

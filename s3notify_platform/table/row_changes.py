@@ -12,7 +12,7 @@ earlier packs, to withdraw rows or to merge packs. The feed does not read rewrit
 The rows that left are in packs that were live as of the first version, and are no longer live as of the last version.
 
 For an erased object, the feed has a single deletion, instead of its rows. The deletion has the object's slot, and the
-`changes.key_hash` of its key.
+`state_changes.key_hash` of its key.
 
 `row_changes` makes the requests of `feed.changes_of`, and 1 GET if rows have left. Each task makes the requests of
 `reading.read`.
@@ -46,7 +46,7 @@ CHANGE_COLUMNS: Final = pa.schema(
 )
 """The columns that a change has besides the columns of its row. The first three columns are as in Delta's change data
 feed: `insert` or `delete`, the version of the change, and the version's time. The fourth column has the reason
-(`changes.Reason`)."""
+(`state_changes.Reason`)."""
 
 NO_REASONS: Final = pa.RecordBatch.from_pylist(
     [],
@@ -229,9 +229,9 @@ class RowChanges:
     """The changes between two versions, as made by `row_changes`. The methods `inserts` and `deletes` divide these
     changes into tasks.
 
-    `came`: the packs that each version added, and the objects in these packs that existed before. `left`: packs that
-    were live as of the first version, and are no longer live as of the last version. `first`, `last`: for each object
-    that lost rows, the first and the last change that removed rows of the object.
+    `came`: the packs that each version added, with the changed objects that existed before this version. `left`: packs
+    that were live as of the first version, and are no longer live as of the last version. `first`, `last`: for each
+    object that lost rows, the first and the last change that removed rows of the object.
     """
 
     came: list[tuple[VersionChanges, list[Add], pa.RecordBatch]] = field(default_factory=list)

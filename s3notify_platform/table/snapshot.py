@@ -13,8 +13,8 @@ version again. A reader that finds an empty object opens the table again, at a l
 Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused until a
 rollback undoes them (`log_state`). The error message names the refused version.
 
-`open` costs 3 GETs and 1 LIST, and 1 GET for each version after the checkpoint. `refresh` costs 1 GET and 1 LIST, 1 GET
-for each new version, and 1 GET for the manifest of the last version.
+`open` costs 4 GETs (3 without a checkpoint) and 1 LIST, and 1 GET for each version after the checkpoint. `refresh`
+costs 1 GET and 1 LIST, 1 GET for each new version, and 1 GET for the manifest of the last version.
 """
 
 from collections.abc import Callable, Mapping, Sequence

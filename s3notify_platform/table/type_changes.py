@@ -62,7 +62,7 @@ def how(old: Any, new: Any) -> How | None:
 
 
 def is_same_type(one: Any, other: Any) -> bool:
-    """Returns true if two types differ only in comments and nullability."""
+    """Returns true if two types are equal, apart from comments and nullability."""
     if isinstance(one, str) or isinstance(other, str):
         found = [each.replace(" ", "") if isinstance(each, str) else "" for each in (one, other)]
         return found[0] == found[1]

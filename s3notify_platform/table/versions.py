@@ -3,8 +3,9 @@
 Versions are kept for the retention time of vacuum. A version's time is the modification time of its object, by the
 store's clock. S3 gives this time in whole seconds.
 
-Each function costs 1 LIST for each 1000 versions that are kept. `history` costs 1 GET for each version that it yields.
-`snapshot_of` costs 1 GET of a checkpoint, 1 GET for each version after the checkpoint, and 1 GET of a manifest.
+Each function except `created_ms` and `note_of` costs 1 LIST for each 1000 versions that are kept. `history` costs 1 GET
+for each version that it yields. `snapshot_of` costs 1 GET of a checkpoint, 1 GET for each version after the checkpoint,
+and 1 GET of a manifest.
 """
 
 from collections.abc import Iterator, Mapping

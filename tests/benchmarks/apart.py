@@ -44,7 +44,7 @@ class Memory:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, Memory]:
-    """The result of `function(*arguments)` in a new process, and the memory of this process.
+    """The result of `function(*arguments)` in a new process, and the memory of the new process.
 
     The function, its arguments and its result must be picklable.
     """
@@ -79,7 +79,7 @@ def _role(command: bytes) -> Role | None:
 
 
 def peak(pid: int) -> int:
-    """The current number of resident bytes."""
+    """The largest number of resident bytes until now; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,7 +1,8 @@
 """The queries of `clustering` by Spark: by the platform's data source, and by Spark's own reader of Parquet files.
 
-Spark's own reader reads a copy of the version's files on the local disk, because s3a does not belong to Spark.
-Its bytes are those that the JVM read from the files. The data source reads a source's own table, and pushes no filters.
+Spark's own reader reads a copy of the version's files on the local disk, because s3a does not belong to Spark. For this
+reader, bytes are those that the JVM read from the files. The data source reads a source's own table, and pushes no
+filters.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ writes the state file. If the program is killed in between, or runs twice at the
 
 Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
 bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if
-they had been read, and `simulated_listing` lists them without a delay. The rows about requests alone are those of
+they had been read, and `simulated_listing` lists them without a delay. The rows that count only requests are made by
 `request_rows`.
 """
 

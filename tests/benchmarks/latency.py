@@ -45,7 +45,7 @@ from tests.support.waiting import until
 ASSET = AssetKey(["paid_orders"])
 BURST_SECONDS = 0.5
 EVERY_SECONDS = 0.3
-"""The interval in seconds between polls of `s3notify ingest`, which equals the interval of a sensor that watches.
+"""The seconds between two polls of `s3notify ingest`, as many as between two polls of a sensor that watches.
 
 The default interval, 10 s, needs fewer requests.
 """

@@ -75,7 +75,7 @@ class Source:
         return found
 
     def puts(self, count: int) -> list[Put]:
-        """Makes the changes that write this number of new objects."""
+        """Returns this number of changes, each of which writes a new object."""
         numbers = range(self.written, self.written + count)
         self.written += count
         return [Put(key=f"{PREFIX}{n:08d}.jsonl", body=body_of(n)) for n in numbers]
@@ -98,7 +98,7 @@ class Source:
             assert isinstance(self.publisher.put(put.key, put.body), Written)
 
     def sensor(self, name: str) -> None:
-        """Does a tick of a sensor other than the source's."""
+        """Does a tick of another sensor than the source's own sensor."""
         with dg.build_sensor_context(
             instance=self.site.instance,
             resources={f"{self.site.name}_slots": self.site.component.assets().io},

@@ -78,7 +78,7 @@ class _Kept:
     overwrites: str
     rows: int
     others: list[Seconds] = field(default_factory=list)
-    """The times of the recomputation and of the MERGE; None before they are measured."""
+    """The times of the recomputation and of the MERGE; empty before they are measured."""
     source: Source = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """(6) The notification queue compared with Ceph RGW's own persistent notifications, in one run.
 
-The platform's queue is on a bucket alone (SeaweedFS), or has its records in DynamoDB (ministack); a separate process
-delivers. The rows of RGW need Ceph, which `poe ceph` installs. Without Ceph, these rows say that Ceph is missing. Posts
+The platform's queue has its records in a bucket (SeaweedFS) or in DynamoDB (ministack). A separate process delivers the
+entries. The rows of RGW need Ceph, which `poe ceph` installs. Without Ceph, these rows say that Ceph is missing. Posts
 go to a `Recorder`. RGW's gateway needs up to 30 s to notice its topics; in this time, the platform is measured. The CPU
 figure of a side includes all of its work: backlog, objects, recorder. The warm-ups are one entry, one PUT of each kind,
 and RGW's first deliveries.

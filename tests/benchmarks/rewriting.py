@@ -11,9 +11,9 @@ many after two hours. So another case also adds new objects, as many as it chang
 a tenth of everything (objects, slots, batch, sizes of packs). A batch of random changes rewrites most packs, so one
 batch with plain files is enough.
 
-"Instead" is the layout before packs: one file or more for each slot. Its code is gone, so its figures, measured on
-2026-11-24 on the same machine, are constants. They decided for packs: copies on write cost less for new keys and for
-keys of the last hour, and deletion vectors cost less for random changes.
+"Instead" is the layout before packs: one file or more for each slot. Its code was removed, so its figures are
+constants, which were measured on 2026-11-24 on the same machine. Packs were chosen by these figures: copies on write
+cost less for new keys and for keys of the last hour, and deletion vectors cost less for random changes.
 """
 
 from dataclasses import dataclass, field, replace

@@ -99,7 +99,7 @@ def test_the_quota_is_strict_and_no_room_is_lost(bucket, queue):
     assert queue.stats("t").counted == 0
 
 
-def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
+def test_each_change_is_pulled_once_and_leaves_no_object(bucket, queue):
     """Otherwise removed entries would leave tombstones, since this store ignores conditions on DELETE."""
     queue.topics.create("t", settings())
     keys = [f"raw/{n}" for n in range(60)]

@@ -39,7 +39,7 @@ class LeasesSuite:
                 assert leases.read(path, etag) == lease
 
     def test_replace_needs_the_generation_and_writer_that_were_read(self, leases):
-        """The timeout and the owner of the lease may have changed after the read."""
+        """A put is refused if generation or writer differ from the stored lease. The timeout may differ."""
         second = replace(LEASE, generation=1, writer="w2")
         assert leases.put(second, seen=LEASE) == Occupied(found=None)
         leases.put(LEASE, seen=None)

@@ -159,7 +159,7 @@ class ObjectStoreSuite:
             assert store.delete("a", precondition=IfMatch(etag=second)) == Conflict()
 
     def test_copy_keeps_body_and_metadata(self, store):
-        """Body and metadata are copied; a missing source is named in the error; a copy onto itself is refused."""
+        """Body and metadata are copied. An error names a missing source. A copy of an object onto itself is refused."""
         store.put("a", b"1", metadata={"writer": "w1"})
         assert isinstance(store.copy("a", "b"), Written)
         assert store.get("b").body == b"1"
@@ -243,7 +243,7 @@ class ObjectStoreSuite:
     def test_upload_if_absent_creates_once(self, store):
         """The upload completes only if the object does not exist; a refused upload still exists.
 
-        A server that ignores this condition is a finding.
+        `Traits` says if the server ignores this condition.
         """
         store.put("large", b"old")
         upload = store.begin_upload("large", precondition=ABSENT)

@@ -236,7 +236,7 @@ class RecordStoreSuite:
         assert totals.count(Conflict()) == self.writers - 10
 
     def test_created_record_is_removed_at_most_once(self, records):
-        """Each successful create is removed at most once, in any interleaving."""
+        """For each successful create, at most one remove succeeds, in any interleaving."""
         self.needs_several_writers()
         removed = []
 

@@ -91,7 +91,7 @@ def test_crate_has_the_dynamo_commit(both):
 
 
 def test_one_of_mixed_creators_wins_every_round(both):
-    """In each of 10 rounds with 32 concurrent creators, the object is the winner's."""
+    """In each of 10 rounds with 32 concurrent creators, the object has the winner's body."""
     winners = []
     for number in range(ROUNDS):
         path = f"race/{number}"
@@ -151,7 +151,7 @@ def test_odd_path_is_spelled_alike_by_both(both, path):
     assert both.commit.put_if_absent(path, b"ours") == Conflict()
 
 
-def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
+def test_crate_takes_over_a_done_lease_without_waiting(both):
     """A done lease has the timeout 0.
 
     After a delete, the crate creates the object without waiting; while the object exists, the crate loses.
@@ -189,7 +189,7 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
 
 
 def test_crate_waits_for_the_platforms_lease(both):
-    """If the holder is gone, the crate takes over after 3 times the lease's timeout, with generation + 1."""
+    """If the holder has died, the crate takes over after 3 times the lease's timeout, with generation + 1."""
     ours = CommitLease(
         path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us"
     )

@@ -106,8 +106,8 @@ def test_killed_broker_loses_no_event(broker: Broker, queue: NotificationQueue) 
     assert arrived == keys
 
 
-def test_missing_target_costs_no_attempt(broker: Broker) -> None:
-    """An unreachable broker does not count as an attempt either."""
+def test_unreachable_broker_does_not_count_as_an_attempt(broker: Broker) -> None:
+    """Otherwise an outage of the broker would use up the attempts of an entry."""
     url = broker.make("there")
     broker.restart()
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
@@ -190,8 +190,8 @@ def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("broker", [Kafka], indirect=True, ids=["kafka"])
-def test_second_broker_is_used(broker: Kafka) -> None:
-    """If the first broker is unreachable, the second broker must be used."""
+def test_second_broker_is_used_if_the_first_is_unreachable(broker: Kafka) -> None:
+    """Otherwise nothing would be delivered until the first broker works again."""
     url = broker.make("further")
     there = f"127.0.0.1:{broker.port}"
     made = connect(

@@ -223,7 +223,7 @@ def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
     assert unused(policy("inlet", places), wanted) == set()
 
 
-def test_keyspace_has_the_slots_of_its_source(ministack):
+def test_inlet_signals_by_the_number_of_slots_of_the_source(ministack):
     """Events below the platform's own prefixes in the same bucket are ignored."""
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))

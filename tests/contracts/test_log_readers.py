@@ -385,7 +385,7 @@ def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> 
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_checkpoint_of_delta_rs_equals_the_platforms(tmp_path: Path, vectors: bool) -> None:
+def test_checkpoints_of_delta_rs_and_of_the_platform_are_equal(tmp_path: Path, vectors: bool) -> None:
     """Either kind of checkpoint keeps tags, statistics, vectors, the number of the manifest, and removed files."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))

@@ -133,7 +133,7 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
         ("parts", 16, 1),
     ],
 )
-def test_upload_killed_before_each_request(seaweed, how, requests, parts):
+def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, requests, parts):
     """The upload is announced only if it was completed. No parts are left in the bucket, whether the upload was
     completed or not.
     """

@@ -145,7 +145,7 @@ def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
 
 
 def test_reconciler_resolves_a_dead_writers_reservation(place, new_queue):
-    """The reconciler knows only the bucket: it checks the object by HEAD, and signals."""
+    """The reconciler knows only the bucket: it checks the object by HEAD, and signals the object's slot."""
     config, _ = place
     store = S3ObjectStore(config)
     queue = new_queue(stale_seconds=0.2)

@@ -83,7 +83,7 @@ ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
 """`ALL`: every engine reads old files correctly. `NONE`: each engine converts the values to different texts.
 
-After each other widening, only Polars cannot read old files.
+After any other widening, only Polars cannot read old files.
 """
 
 

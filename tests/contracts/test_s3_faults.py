@@ -75,7 +75,7 @@ def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
 def test_only_parts_of_an_upload_are_retried(store, proxy):
     """The requests that begin and complete an upload are sent only once.
 
-    A second begin would make another upload, and a second end would find no upload.
+    A second begin would make another upload, and a second completion would find no upload.
     """
     proxy.faults.append("lose_response")
     with pytest.raises(UnknownOutcomeError):

@@ -194,7 +194,7 @@ def answers_are_right(lake: Lake, folder: Path, wheres: Iterable[Where] = ()) ->
 
 
 def files_are_skipped(lake: Lake, folder: Path, where: Where, *, but: str = "") -> None:
-    """Checks that each engine, except one, can answer from the files with matching rows alone."""
+    """Checks that each engine, except the engine `but`, can answer from only the files with matching rows."""
 
     def may_hold(rows: Sequence[Row]) -> bool:
         return any(map(where.holds, rows))

@@ -270,7 +270,7 @@ def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
 
 
 @pytest.mark.npm
-def test_chain_deleted_by_either_side(chains, table, peer):
+def test_chain_may_be_deleted_by_either_side(chains, table, peer):
     """If the package deletes its item, the chain counts as finished. The package deletes the item of a finished chain
     in the same way.
 

@@ -23,7 +23,7 @@ def site(site_of: Callable[..., Site]) -> Iterator[Site]:
 
 
 @pytest.mark.thorough
-def test_slots_that_a_batch_made_together_are_not_requested_again(site: Site) -> None:
+def test_slots_that_the_sensors_run_derived_are_not_requested_again(site: Site) -> None:
     """The sensor's run also makes the slot asset. If automation requested another run, the work would be done twice."""
     site.write(1, 400)
     (request,) = site.tick()
@@ -33,7 +33,7 @@ def test_slots_that_a_batch_made_together_are_not_requested_again(site: Site) ->
 
 
 @pytest.mark.thorough
-def test_slots_of_a_source_materialized_alone_are_derived_in_one_run(site: Site) -> None:
+def test_slots_are_derived_in_one_run_after_a_run_of_the_source_alone(site: Site) -> None:
     """After a run of the source alone (as from the UI), there must be one run of the slot asset, for exactly these
     slots.
     """
@@ -53,7 +53,7 @@ def test_slots_of_a_source_materialized_alone_are_derived_in_one_run(site: Site)
 
 
 @pytest.mark.thorough
-def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
+def test_a_change_during_a_run_is_derived_after_the_run(site: Site) -> None:
     """Nothing is evaluated while a run is in flight, and no update may be lost."""
     site.write(3)
     assert site.run([3], asset_selection=["orders"]).success
@@ -72,7 +72,7 @@ def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_slots_made_meanwhile_are_not_requested(site: Site) -> None:
+def test_slots_that_a_run_is_still_reporting_are_not_requested(site: Site) -> None:
     """A tick may come when a run has reported the source, but not yet the slot asset. The report of the slot asset
     comes a moment later, so the tick must not request these slots.
     """

@@ -65,7 +65,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
     ],
 )
 def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object], message: str) -> None:
-    """A secret that is given by value must be refused too, and must not be shown."""
+    """An attribute with a secret as its value must be refused too, and the secret must not be shown."""
     with pytest.raises(UsageError) as raised:
         component(**attributes)
     assert message in str(raised.value)

@@ -198,8 +198,8 @@ def test_wrong_attributes_are_refused_when_definitions_load(
 
 
 def test_dynamodb_tables_and_their_credentials_are_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The YAML names environment variables with the credentials, which must be looked up only on use. Credentials that
-    are given by value must be refused.
+    """The YAML names environment variables with the credentials. The variables must be looked up only on use. A YAML
+    with the credentials themselves must be refused.
     """
     text = """
         name: orders
@@ -235,7 +235,7 @@ def test_leases_need_a_table() -> None:
         S3NotifyComponent(name="orders", bucket="landing", prefix="raw/", commit="dynamodb").definitions()
 
 
-def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
+def test_sources_of_a_folder_are_loaded_side_by_side(folder: Path) -> None:
     """All sources are in one code location, so no name of one source may clash with a name of another."""
     defs = definitions.load(folder)
     keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}

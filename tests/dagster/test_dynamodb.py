@@ -126,7 +126,7 @@ def test_a_run_is_refused_where_commits_would_not_be_safe(
     assert list(list_all(site.store, site.io.source.location.layout.prefix)) == []
 
 
-def test_publishers_keep_conditions_by_leases(site_with: Callable[..., Site]) -> None:
+def test_leases_enforce_the_conditions_of_publishers(site_with: Callable[..., Site]) -> None:
     """On a store that has leases in place of conditions, only one writer may win, and only that writer may signal."""
     site = site_with("lease_table")
     source = site.io.source

@@ -283,7 +283,7 @@ def test_a_tick_without_news_says_that_nothing_changed(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "fails_after"), [(900, 630), (60, 90), (0.001, 60.0005)])
-def test_the_freshness_policy_is_dagster_s(
+def test_the_freshness_policy_fails_soon_after_fresh_seconds(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
     """The policy must fail after a change has waited for `fresh_seconds`. The failure may be late by at most a fifth of
@@ -363,7 +363,7 @@ def test_the_failure_of_a_transform_that_changes_keys_names_no_key(site_of: Call
     site.write(1)
     (request,) = site.tick()
     result = site.launch(request)
-    assert "it must keep _slot, _key, _etag and _offset unchanged" in site.failure(result)
+    assert "a transform must keep _slot, _key, _etag and _offset unchanged" in site.failure(result)
     site.tick()
     assert site.state.failing
     store_cursor(site, site.cursor or "")

@@ -51,7 +51,7 @@ def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
 @pytest.mark.thorough
 def test_changes_of_an_unqueued_writer_are_found_by_listings(watched: Site, proxy: FaultProxy) -> None:
     """In a batch, one LIST serves all slots of unqueued writers. As long as unqueued writers are active, every batch
-    lists.
+    lists the bucket.
     """
     site = watched
     site.write_unqueued(3, 4)
@@ -67,7 +67,9 @@ def test_changes_of_an_unqueued_writer_are_found_by_listings(watched: Site, prox
 
 @pytest.mark.thorough
 def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
-    """If both writers change the slot, the entry must be read, and the slot must be in the rescan backlog."""
+    """If a queued and an unqueued writer change the slot, the entry must be read, and the slot must be in the rescan
+    backlog.
+    """
     site.settle()
     site.write(3, number=1, body=site.line(31))
     site.write_unqueued(3)
@@ -75,7 +77,9 @@ def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31]}
 
 
-def test_a_signal_without_entries_leads_to_one_run_that_lists(watched: Site, proxy: FaultProxy) -> None:
+def test_a_signal_without_entries_leads_to_one_listing_of_the_bucket(
+    watched: Site, proxy: FaultProxy
+) -> None:
     """`explain` must report the listing before the run and during the run."""
     site, key = watched, watched.key(3)
     source = site.io.source
@@ -116,7 +120,7 @@ def test_the_next_listing_waits_for_list_seconds(site_of: Callable[..., Site]) -
 
 
 @pytest.mark.thorough
-def test_entries_left_by_a_dead_run_are_removed_by_the_next(
+def test_entries_of_a_dead_run_are_removed_by_the_next_run(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slot must be requested again, and must be found unchanged."""

@@ -1,4 +1,4 @@
-"""Runs of the ingest step: their commits, and Dagster's grid of them."""
+"""Runs of the ingest step: their commits, and their slots in Dagster's grid."""
 
 import json
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
 
 
 @pytest.mark.thorough
-def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[..., Site]) -> None:
+def test_a_run_of_a_range_reports_only_committed_slots(site_of: Callable[..., Site]) -> None:
     """The UI and backfills start runs of a range. Dagster plans the whole range, so slots that were not committed must
     not be reported.
     """
@@ -161,7 +161,7 @@ def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..
     assert after.metadata(1)["table_version"] == generation
 
 
-def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> None:
+def test_slot_assets_are_made_in_the_step_of_their_source(site_of: Callable[..., Site]) -> None:
     """The derived slots must be made in the same step, from exactly the batch's commit."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(1, body=site.line(1) + site.line(11, amount=-1))
@@ -178,7 +178,7 @@ def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> N
 
 
 @pytest.mark.thorough
-def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Callable[..., Site]) -> None:
+def test_a_slot_that_fails_downstream_does_not_delay_its_source(site_of: Callable[..., Site]) -> None:
     """The source's slot is committed, reported and acknowledged, so its next change must be requested immediately."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
     site.settle()
@@ -229,7 +229,7 @@ def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch:
     assert site.rows() == {3: [3]}
 
 
-def test_two_runs_on_a_slot_end_in_one_table(site: Site) -> None:
+def test_two_runs_on_a_slot_commit_each_row_once(site: Site) -> None:
     """A run that a person started may work beside the sensor's run. No row may appear twice."""
     site.settle()
     site.write(3)

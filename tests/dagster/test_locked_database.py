@@ -14,7 +14,7 @@ BUSY = "dagster._core.storage.event_log.sqlite.sqlite_event_log.SQLITE_BUSY_TIME
 def test_a_run_after_a_locked_database_completes_the_grid(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the lock is gone, the next run must report the missing slots."""
+    """After the lock is released, the next run must report the missing slots."""
     monkeypatch.setattr(BUSY, 0.2)
     site.write(3)
     assert site.run([3]).success

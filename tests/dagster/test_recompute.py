@@ -75,7 +75,7 @@ def test_unchanged_objects_are_not_read_without_force(site_of: Callable[..., Sit
     assert [row["id"] for row in rows if row.get("twice")] == [3]
 
 
-def test_a_backfill_as_the_first_load_reads_once(site_of: Callable[..., Site]) -> None:
+def test_a_backfill_as_the_first_load_reads_each_object_once(site_of: Callable[..., Site]) -> None:
     """After a backfill of everything, the sensor's first batch must find nothing to read."""
     site = site_of()
     site.write(*SLOTS)

@@ -44,7 +44,7 @@ def test_a_batch_has_the_slots_that_entries_name(site: Site) -> None:
     assert freshness(site.io, site.instance).slots == 0
 
 
-def test_changes_of_an_unqueued_writer_beside_others_are_found(site: Site) -> None:
+def test_unqueued_changes_beside_queued_changes_are_found(site: Site) -> None:
     """The root's metadata shows an unqueued writer, so a listing must follow."""
     site.write(3)
     site.write_unqueued(5)

@@ -22,7 +22,7 @@ def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
     return found.passed, {name: value.value for name, value in found.metadata.items()}
 
 
-def test_added_fields_pass_and_mismatches_fail_the_check(site_of: Callable[..., Site]) -> None:
+def test_the_check_passes_for_added_fields_and_fails_for_mismatches(site_of: Callable[..., Site]) -> None:
     """The metadata must list the added fields. For values that do not fit, the metadata must list the columns, with the
     number of values.
     """

@@ -30,7 +30,7 @@ the same way.
 """
 
 
-def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> None:
+def test_the_first_batch_reads_objects_that_nobody_signalled(site: Site) -> None:
     """The first tick must only store a cursor, and the second tick must list. Slots without objects must not be
     reported.
     """
@@ -115,7 +115,7 @@ def test_a_retry_from_the_ui_completes_a_failed_batch(
     assert site.run(run_config=dict(request.run_config), tags=retried).success, "long after the batch"
 
 
-def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
+def test_scattered_changes_are_requested_as_one_run(site_of: Callable[..., Site]) -> None:
     """The run must have exactly the changed slots, out of a thousand, and no partition tag."""
     site = site_of(slots=1000)
     site.settle()
@@ -132,7 +132,7 @@ def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
 
 
 @pytest.mark.thorough
-def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Callable[..., Site]) -> None:
+def test_a_batch_in_parallel_runs_is_settled_when_all_runs_have_stamped(site_of: Callable[..., Site]) -> None:
     """The slots of the runs must be disjoint, and the last run must ack the chain."""
     site = site_of(parallel_runs=2)
     site.settle()
@@ -254,8 +254,8 @@ def test_a_dead_run_is_reported_and_its_slots_are_requested_again(site_of: Calla
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_a_run_killed_while_it_starts_is_reported(site_of: Callable[..., Site], lives: bool) -> None:
-    """The run's process and the code server that would report it are gone. A run that starts slowly must be
-    left alone.
+    """The run's process has ended, and so has the code server that would report the run. A run that starts slowly must
+    be left alone.
     """
     site = site_of(silence_seconds=0.0, startup_seconds=3600.0)
     site.settle()

@@ -161,7 +161,7 @@ def test_trouble_of_one_part_of_the_upkeep_leaves_the_other_parts_working(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The services must run although the reconciler fails. The other service, the reconciler and the report must work
-    although one service cannot be looked at.
+    although one service cannot be examined.
     """
     module = "s3notify_platform.orchestration"
 
@@ -193,7 +193,9 @@ def test_trouble_of_one_part_of_the_upkeep_leaves_the_other_parts_working(
     home.instance.report_run_canceled(run)
 
 
-def test_a_tick_with_nothing_to_store_fails_with_its_part(site_of: Callable[..., Site], monkeypatch) -> None:
+def test_a_tick_that_stores_nothing_fails_if_the_reconciler_fails(
+    site_of: Callable[..., Site], monkeypatch
+) -> None:
     """Otherwise nobody would see a reconciler that always fails."""
     site = site_of()
     site.upkeep()
@@ -256,7 +258,7 @@ def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.server
-def test_a_run_ends_when_its_code_location_is_gone(home: Home) -> None:
+def test_a_run_ends_when_its_code_location_has_ended(home: Home) -> None:
     """Otherwise nobody could terminate the run."""
     run = terminated(home, lambda process: process.kill(), wrapped=True)
     assert run.status is DagsterRunStatus.SUCCESS

@@ -256,7 +256,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(names=NAMES, fault=st.sampled_from([Fault.NONE, Fault.LATE]))
     def late_stamp(self, names, fault):
-        """A stamp by a process whose chain is gone. Another chain may have the same tag by now."""
+        """A stamp by a process whose chain was deleted. Another chain may have the same tag by now."""
         for model in self.gone:
             chains = self.client("create", fault)
             with pytest.raises(TagNotFound):

@@ -81,7 +81,7 @@ def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
 
 
 @simulated
-def test_events_are_delivered_once_without_lost_answers(seed):
+def test_events_are_delivered_once_if_no_answer_is_lost(seed):
     """The store may refuse requests, but no answer is lost. So the endpoint accepts each entry once, from three
     workers.
     """

@@ -2,7 +2,7 @@
 
 Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
 applied belongs to a call that returned `unknown`, or died. Another invariant holds if no write is in flight for longer
-than its lease. Every write meets its precondition when it is applied, and the object is the winner's.
+than its lease. Every write meets its precondition when it is applied, and the object has the winner's body.
 """
 
 import random
@@ -27,7 +27,7 @@ from tests.support.simulation import ROUGH, run_simulation, simulated
 PATH = "path"
 SETTINGS = LeaseSettings(timeout_seconds=2.0, test_interval_seconds=0.5)
 SLOW_SECONDS = 0.9
-"""So a write that begins in the first half of its lease ends before the lease ends."""
+"""With this maximum, a write that begins in the first half of its lease ends before the lease ends."""
 
 RATES = [0.7, 1.0, 1.4, 2.0]
 """The fastest clock ticks 2.9 times as fast as the slowest: the skew rate is 3."""

@@ -49,7 +49,7 @@ def history_of(seed):
     return run_simulation([publish, watch, stamp], store, seed, faults=ROUGH, clock_rates=rates, time=time)
 
 
-def test_seed_run_twice_gives_the_same_history():
+def test_two_runs_of_a_seed_have_the_same_history():
     """A seed that is run twice gives the same history; another seed gives another history."""
     assert str(history_of(3)) == str(history_of(3))
     assert history_of(3) == history_of(3)

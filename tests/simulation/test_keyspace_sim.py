@@ -159,7 +159,8 @@ def effects_seen(seed):
             except UnavailableError:
                 clock.sleep(0.01)
 
-    # No crashes: a writer that stays dead would leave a cause without a signal, which only the queue can resolve.
+    # No crashes: a writer that stays dead would leave a cause without a signal. Only the queue can resolve such a
+    # cause.
     readers = [read] * (1 + seed % 2)
     run_simulation([write, *readers], store, seed, faults=NO_CRASH, clock_rates=[1.0, 0.5, 2.0])
     return sum(map(bool, effects))

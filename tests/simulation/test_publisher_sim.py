@@ -374,7 +374,7 @@ def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
 
 @simulated
 def test_sleeping_writer_announces_its_changes(seed):
-    """Writers pause longer than every timeout, at any call; no actor dies, and each announces its own changes."""
+    """Writers pause longer than every timeout, at any call. No actor dies; each writer announces its own changes."""
     world = World(kind="memory", announces=True, pace=5.0)
     world.run(seed, SLEEPY)
     world.check()

@@ -318,7 +318,7 @@ def test_pulled_entries_stay_until_they_are_removed(seed):
 
 @KINDS
 @simulated
-def test_entries_are_delivered_once_without_lost_answers(kind, seed):
+def test_entries_are_delivered_once_if_no_answer_is_lost(kind, seed):
     """With refusals, failing endpoints and three busy workers, each entry is delivered once."""
     world = World(kind=kind, settings=TopicSettings(capacity=8, shards=4), seed=seed)
     keys = [f"k{n}" for n in range(8)]
@@ -388,7 +388,7 @@ def test_quota_holds_with_writers_that_reserve_too_much(holding, kind, crashes, 
 
 
 @simulated
-def test_sleeping_writer_announces_again(seed):
+def test_sleeping_writer_announces_its_changes_again(seed):
     """Writers pause, but no actor dies. No change is lost, no matter how the reconciler treated a reservation."""
     world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
@@ -399,7 +399,7 @@ def test_sleeping_writer_announces_again(seed):
 
 
 @simulated
-def test_topic_created_again_delivers_later_writes(seed):
+def test_recreated_topic_delivers_later_writes(seed):
     """The new topic delivers every write after its creation, even if the write's reservation is older."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []

@@ -244,7 +244,7 @@ def cut(store, clock):
 
 
 @simulated
-def test_log_cut_meanwhile_loses_nothing(seed, monkeypatch):
+def test_cut_of_the_log_during_commits_loses_nothing(seed, monkeypatch):
     monkeypatch.setattr("s3notify_platform.table.commit.CHECKPOINT_EVERY", 3)
     store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
     actors = [writer(reported, number, natively) for number in range(3)]

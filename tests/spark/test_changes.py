@@ -45,7 +45,7 @@ class History:
 
 
 def put(*bodies: bytes | None) -> Callable[[Changing, str], object]:
-    """Writes these bodies, one after another; None deletes."""
+    """Writes these bodies, one after another; None deletes the object."""
 
     def change(bucket: Changing, key: str) -> None:
         for body in bodies:
@@ -113,9 +113,9 @@ def _too_many(error: str) -> list[str]:
 
 
 @both
-def test_small_object_changed_just_before_its_read(changing_of: Callable[..., Changing]) -> None:
-    """The GET must be pinned to the planned ETag. Otherwise the bytes of another object version would be committed
-    under this ETag.
+def test_read_of_a_small_object_is_pinned_to_the_planned_etag(changing_of: Callable[..., Changing]) -> None:
+    """Otherwise, if the object changes just before its read, the bytes of another object version would be committed
+    under the planned ETag.
     """
     go_through(changing_of(), HISTORIES)
 
@@ -144,13 +144,13 @@ BIG_HISTORIES = {
 
 @pytest.mark.thorough
 @both
-def test_big_object_changed_between_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
-    """Otherwise two versions could be mixed, or a part could count without the other parts."""
+def test_parts_of_different_object_versions_are_never_mixed(changing_of: Callable[..., Changing]) -> None:
+    """A big object changes between the reads of its parts. No part may count without the other parts."""
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
 
 
 @pytest.mark.thorough
-def test_one_run_ingests_all_changes_since_the_last(changing_of: Callable[..., Changing]) -> None:
+def test_one_run_ingests_all_changes_since_the_last_run(changing_of: Callable[..., Changing]) -> None:
     """Otherwise a change would need a second run, or unchanged objects would be read."""
     bucket = changing_of()
     key = "raw/{}.jsonl".format
@@ -199,7 +199,9 @@ def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[.
 
 
 @pytest.mark.thorough
-def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Callable[..., Changing]) -> None:
+def test_run_reads_the_object_version_that_a_get_returns(
+    server: S3Server, changing_of: Callable[..., Changing]
+) -> None:
     """A run must read what a plain GET returns: the newest object version, a restored older one, or nothing after a
     delete marker.
     """
@@ -243,7 +245,7 @@ def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Call
 
 
 @pytest.mark.parametrize("listing", [False], ids=["entries"])
-def test_announced_object_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
+def test_change_after_the_announcement_reaches_the_table(changing_of: Callable[..., Changing]) -> None:
     """A run trusts the ETag of an entry. If the object has another ETag when it is read, a later entry must bring the
     change into the table.
     """

@@ -17,7 +17,9 @@ BIG = lines(COUNT, "second")
 
 
 @pytest.mark.thorough
-def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
+def test_rows_of_an_object_that_changes_between_two_rounds_are_withdrawn(
+    changing_of: Callable[..., Changing],
+) -> None:
     """A run must continue objects that were committed in part. If an object changed between two rounds, the run must
     withdraw the object's rows.
     """
@@ -51,7 +53,9 @@ def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing])
 
 
 @pytest.mark.thorough
-def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -> None:
+def test_rows_of_earlier_rounds_stay_until_the_change_is_ingested(
+    changing_of: Callable[..., Changing],
+) -> None:
     """An object changes before a later round. The rows of earlier rounds must stay until the change is ingested."""
     bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
     names = {name: f"raw/{name}.jsonl" for name in ("overwritten", "deleted")}
@@ -73,7 +77,7 @@ def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -
 
 
 @pytest.mark.thorough
-def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
+def test_run_without_time_leaves_the_rest_to_the_next_run(changing_of: Callable[..., Changing]) -> None:
     """The next run must continue where the first run ended, although no object has changed. A changed object must be
     read from its beginning.
     """

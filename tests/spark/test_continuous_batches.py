@@ -102,7 +102,7 @@ def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Se
         assert site.planned == [], "the slot is not requested any more"
 
 
-def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, ministack: S3Server) -> None:
+def test_object_with_a_denied_encryption_key_does_not_block_others(site: Site, ministack: S3Server) -> None:
     """The first process must commit the slot's other objects. The object must be committed after its encryption key is
     allowed.
     """
@@ -181,7 +181,7 @@ def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) 
 
 
 def test_the_daily_sweep_does_not_accept_the_loss_of_a_table(site: Site) -> None:
-    """Only a person may begin again: a new table would hide that the committed one is gone."""
+    """Only a person may begin again: a new table would hide that the committed table is lost."""
     clock = HandClock()
 
     def days(_: int) -> None:
@@ -195,7 +195,7 @@ def test_the_daily_sweep_does_not_accept_the_loss_of_a_table(site: Site) -> None
         replace(site.ingest(), clock=clock).run(Rests(3, days), every_seconds=1.0)
 
 
-def test_signals_count_as_seen_after_the_commit(site: Site) -> None:
+def test_signals_count_as_seen_only_after_the_commit(site: Site) -> None:
     """Otherwise a process that ends between poll and commit would lose the change."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.fails = [UnavailableError("no answer")]
@@ -292,7 +292,7 @@ def test_once_ends_when_everything_is_ingested(site: Site) -> None:
     assert site.committed() == {slot_of("raw/1", 20)}
 
 
-def test_topic_deleted_meanwhile_causes_a_listing(site: Site) -> None:
+def test_deletion_of_the_topic_causes_a_listing(site: Site) -> None:
     """Entries of the deleted topic can no longer be followed. Without a listing, changes would be missed."""
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))

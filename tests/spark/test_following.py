@@ -252,7 +252,7 @@ def test_newest_rows_get_columns_that_are_added_later(newest_lake: Lake) -> None
     assert [(row["_key"], row["colour"]) for row in rows] == [("1", "red")]
 
 
-def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
+def test_rows_of_an_erased_object_leave_the_newest_rows(newest_lake: Lake) -> None:
     """After the erasure, the newest rows of the object's keys must be built again from the remaining objects."""
     lake = newest_lake
     lake.put("keep.jsonl", [line(1, 1), line(2, 1)])
@@ -297,7 +297,7 @@ def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
     assert any("orders_latest is behind" in each for each in said)
 
 
-def test_merge_of_files_leaves_no_table_behind(newest_lake: Lake) -> None:
+def test_derived_tables_lack_no_version_after_a_merge_of_files(newest_lake: Lake) -> None:
     """Otherwise `status` would say after each nightly compaction that a derived table lacks versions."""
     lake = newest_lake
     for number in range(2):

@@ -33,7 +33,7 @@ def planned(lake: Lake) -> Plan:
 
 
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
-    """The work in a plan: the keys to read, and the keys that are gone, for each slot."""
+    """The work in a plan: the keys to read, and the keys that are no longer in the bucket, for each slot."""
     return {
         slot: ({split.version.key for split in p.changes.read}, set(p.changes.gone))
         for slot, p in found.slots.items()

@@ -84,7 +84,7 @@ def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., 
     ]
     with pytest.raises(
         UsageError,
-        match=r"'Region' is one of the data, and of partition_columns.*or declare a schema without it",
+        match=r"'Region' is a data column, and also in partition_columns.*or declare a schema without it",
     ):
         query_rows(lake, schema_hints="Region string", **PARTS)
 
@@ -166,7 +166,7 @@ def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) 
     lake.put(f"{EU}d.jsonl", [{"id": 5}])
     with pytest.raises(UsageError, match="column 'dt' is date in the table and now string"):
         lake.with_source(partition_columns="dt string").ingest()
-    with pytest.raises(UsageError, match="'id' is one of the data, and of partition_columns"):
+    with pytest.raises(UsageError, match="'id' is a data column, and also in partition_columns"):
         lake.with_source(partition_columns="id string").ingest()
 
 
@@ -193,7 +193,7 @@ def test_first_batch_rejects_records_with_a_column_from_keys(
 
 
 @pytest.mark.spark
-def test_first_batch_with_only_such_records_does_not_fail(lake_of: Callable[..., Lake]) -> None:
+def test_first_batch_with_only_rejects_does_not_fail(lake_of: Callable[..., Lake]) -> None:
     """All records of the first batch must be rejects. Later objects with other fields must add columns."""
     lake = lake_of(partition_columns="dt date")
     lake.put(f"{EU}a.jsonl", [{"dt": "2026-01-02"}])

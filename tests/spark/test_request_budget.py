@@ -170,7 +170,7 @@ def test_commits_by_leases_need_four_requests_more(site_of: Callable[..., Site])
 
 
 def test_a_process_that_has_just_started_needs_few_requests_more(site: Site) -> None:
-    """It may need ten requests more, and one for each version since the checkpoint.
+    """The process may need ten requests more, and one for each version since the checkpoint.
 
     Six of these requests read the abilities of the store, the signals seen, the rescan backlog, the topic, the pointer
     to the checkpoint, and the manifest. One reads the queue's count of entries, which the process changes later. Three

@@ -53,7 +53,7 @@ def test_retype_with_read_again_gives_the_texts_of_the_objects(lake_of) -> None:
     assert lake.values() == [{"zip": "00501"}]
 
 
-def test_different_hint_names_the_retype_command(lake: Lake) -> None:
+def test_error_for_a_different_hint_names_the_retype_command(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     hinted = lake.with_source(schema_hints="id decimal(18,2)")
@@ -67,10 +67,8 @@ def test_different_hint_names_the_retype_command(lake: Lake) -> None:
     assert [float(row["id"]) for row in hinted.values()] == [1.0, 2.5]
 
 
-def test_transform_with_other_types_names_the_retype_command(lake: Lake) -> None:
-    """The error must name the right command, both for a new column of the transform and for a column that the transform
-    reads.
-    """
+def test_error_for_other_types_of_a_transform_names_the_retype_command(lake: Lake) -> None:
+    """The command must be right both for a new column of the transform and for a column that the transform reads."""
 
     def transform(kind: str) -> "object":
         def run(rows: DataFrame) -> DataFrame:

@@ -314,7 +314,7 @@ def test_stream_waits_for_its_table(place: Place) -> None:
     assert query.values() == [1]
 
 
-def test_stream_fails_at_another_table_in_its_place(place: Place) -> None:
+def test_stream_fails_if_another_table_replaces_its_table(place: Place) -> None:
     """Without a failure, the stream would mix two tables: the versions of the other table have the same numbers, and
     other content.
     """

@@ -14,7 +14,7 @@ from tests.support.spark import Lake
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
-def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
+def test_transform_may_change_drop_and_multiply_rows(lake: Lake) -> None:
     """The transform must get rows and nothing else. Outcomes of objects, and rejects, must not pass through the
     transform.
     """
@@ -86,7 +86,7 @@ def test_transform_that_changes_a_type_is_refused(lake: Lake) -> None:
     assert lake.values() == [{"id": 2, "x": 2}]
 
 
-def test_transform_that_fails_for_one_object_leaves_it_out(lake_of: Callable[..., Lake]) -> None:
+def test_object_for_which_a_transform_fails_is_left_out(lake_of: Callable[..., Lake]) -> None:
     """All other objects must be committed immediately. The object at fault must be committed after the transform is
     corrected.
     """

@@ -82,7 +82,7 @@ def missing_programs() -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """One RGW. One RGW. `kill` sends SIGKILL; `start` starts it again on its port."""
+    """One RGW. `kill` sends SIGKILL; `start` starts it again on its port."""
 
     ceph: "Ceph"
     name: str

@@ -31,7 +31,7 @@ class HandClock:
 
 
 class SlowClock:
-    """A clock whose monotonic time runs at about a third of the speed. Its wall-clock time is right."""
+    """A clock whose monotonic time runs at about a third of the right speed. Its wall-clock time is right."""
 
     def __init__(self, clock):
         self._clock = clock

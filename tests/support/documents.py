@@ -134,7 +134,7 @@ class Place:
         )
 
     def put(self, key: str, body: bytes) -> None:
-        """Write an object as any writer would."""
+        """Writes an object as any writer would."""
         self.client().put_object(Bucket=BUCKET, Key=key, Body=body)
 
     def keys(self, prefix: str) -> list[str]:

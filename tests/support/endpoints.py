@@ -75,7 +75,7 @@ class Receiver(ThreadingHTTPServer):
         finally:
             self.shutdown()
             self.server_close()
-            for connection in self.live:  # otherwise its handler would continue to answer
+            for connection in self.live:  # otherwise the connection's handler would continue to answer
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
             thread.join(5)

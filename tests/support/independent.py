@@ -145,7 +145,7 @@ def _suffix(key: str) -> str:
 def decompressed(body: bytes, key: str = "") -> bytes:
     """The decompressed content.
 
-    The first bytes decide the compression, except for Hadoop's snappy blocks, which the name decides.
+    The first bytes decide the compression, but Hadoop's snappy blocks are recognized by the name.
     """
     if body.startswith(b"\x1f\x8b"):
         return gzip.decompress(body)

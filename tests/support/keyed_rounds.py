@@ -82,7 +82,7 @@ class KeyedRounds(Rounds):
     """See the module docstring."""
 
     def created(self) -> dict[str, Any]:
-        """Version 0 is that of a real table: it has the columns of the lineage."""
+        """Version 0 has the columns of the lineage, as in a real table."""
         return {"first": described(NO_SCHEMA, created_ms=1)}
 
     def planned(self, *args: Any, **kwargs: Any) -> RoundChange:

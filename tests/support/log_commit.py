@@ -6,7 +6,7 @@ An ETag is a rising number, and a slot is the first letter of a key. `Rules` has
 Each rule can be switched off.
 
     ("log", v)          a version: parent, adds with their rows, removes
-    ("checkpoint", v)   the live packs as of v; ("last",) names the newest, since ("last at",)
+    ("checkpoint", v)   the live packs as of v; ("last",) names the newest one, since the time ("last at",)
     ("manifest", n)     the states as of a version, under the number `n` that the version names
     ("pack", name)      rows, and when they were written
     ("known",)          outside the prefix: table, newest version and its `n`

@@ -60,7 +60,7 @@ class Derived:
         return Replacement(base=base, slots=new, table=self.whole, rows=packs)
 
     def commit(self, planned: Replacement) -> CommitResult:
-        """Commit a round."""
+        """Commits a round."""
         return self.whole.commit(planned, planned.base)
 
     def contents(self, snapshot: Snapshot | None = None) -> Mapping[int, list[Any]]:

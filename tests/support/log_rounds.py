@@ -136,20 +136,20 @@ class Rounds:
         return [each["name"] for each in json.loads(self.table.opened().metadata.schema)["fields"]]
 
     def refused(self) -> None:
-        """Creates the next version as another engine would that deletes all rows. This version is refused."""
+        """Creates the next version like another engine that deletes all rows. This version is refused."""
         base = self.table.opened()
         removes = tuple(pack.removed(1) for pack in base.packs.values())
         foreign(self.store, base.version + 1, LogVersion(removes=removes))
 
     def optimized(self) -> None:
-        """Creates the next version as another engine would that merges packs. This version is adopted."""
+        """Creates the next version like another engine that merges packs. This version is adopted."""
         base = self.table.opened()
         packs = [pack for pack in base.packs.values() if not pack.vector]
         removes = tuple(pack.removed(1, data_change=False) for pack in packs)
         foreign(self.store, base.version + 1, LogVersion(adds=tuple(self.compacted(packs)), removes=removes))
 
     def commit(self, planned: RoundChange) -> CommitResult:
-        """Commit a round."""
+        """Commits a round."""
         return self.table.committer.commit(planned, planned.base)
 
     def compacted(self, packs: list[Add]) -> list[Add]:

@@ -170,7 +170,7 @@ def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
 
 
 def foreign(store: ObjectStore, number: int, version: LogVersion) -> None:
-    """Creates this version as another engine would, which knows nothing of manifests."""
+    """Creates this version like another engine that knows nothing of manifests."""
     lines = version.dumps().splitlines(keepends=True)
     store.put(LAYOUT.version(number), b"".join(line for line in lines if b'"txn"' not in line))
 

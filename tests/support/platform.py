@@ -128,7 +128,7 @@ def running(
     """A running platform. Its data are in `folder`; `more` is added to Dagster's environment.
 
     `proxied`: Dagster's processes reach the server through `Platform.proxy`, and the test reaches it directly. `way`:
-    makes the URL that Dagster's processes use from the server's URL.
+    converts the server's URL to the URL that Dagster's processes use.
     """
     with (
         LocalS3Server(folder / "s3") as server,

@@ -157,7 +157,7 @@ class _Worker:
 
 
 class Simulation:
-    """One run. One simulation. Tests use `run_simulation`.
+    """One simulation. Tests use `run_simulation`.
 
     `restarts`: how many times an actor that crashes is restarted.
     """

@@ -199,7 +199,7 @@ def test_publishing(place: Place) -> None:
 
 
 def test_the_pinned_dagster_is_the_tested_one() -> None:
-    """A project with a newer Dagster than dagster-pyspark's cannot be installed, so each page must name the pin."""
+    """A project with a newer Dagster than dagster-pyspark needs cannot be installed, so each page must name the pin."""
     (tested,) = re.findall(
         r"^dagster==(\S+)", (PROJECT.parent / ".ci/constraints.txt").read_text(), re.MULTILINE
     )

@@ -107,7 +107,7 @@ def test_at_most_twelve_shapes_carry_a_change() -> None:
 
 
 def test_only_one_module_makes_sources() -> None:
-    """YAML, flags, Spark's options and the IO manager's fields would else have different defaults, checks or messages.
+    """YAML, flags, Spark's options and the IO manager's fields would otherwise differ in defaults, checks or messages.
 
     A copy with other settings is made by `replace`.
     """
@@ -121,7 +121,7 @@ def test_only_one_module_makes_sources() -> None:
 
 
 def test_durations_name_files_that_exist() -> None:
-    """Otherwise the order of the test files would rest on files that are gone."""
+    """Otherwise the order of the test files would rest on files that do not exist."""
     stored = json.loads((TESTS.parent / "durations.json").read_text())
     assert [name for name in stored if not (TESTS.parents[1] / name).is_file()] == []
 

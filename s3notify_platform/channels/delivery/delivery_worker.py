@@ -1,8 +1,8 @@
 """The delivery worker: pushes every topic that has an endpoint. Any number of workers may run.
 
 Guarantees
-    - At least once: an entry leaves the queue when its endpoint has answered 2xx, or as a dead letter. So an event may
-      arrive twice.
+    - At least once: an entry leaves the queue when its endpoint has answered 2xx, or when the entry becomes a dead
+      letter. So an event may arrive twice.
     - Unordered, even for one key: shards and retries overtake each other. Endpoints keep the greatest `sequencer` of
       each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
@@ -57,7 +57,7 @@ TROUBLE_SECONDS: Final = 30.0
 class Delivery:
     """The service of this module. `alongside`: services that run as long as this service, like a reconciler.
 
-    Threads: one for each owned shard, `concurrency` for each endpoint, one for each service alongside.
+    Threads: one for each owned shard and each service alongside; for each endpoint as many as its `concurrency`.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class Delivery:
 
     def beat(self) -> None:
         """Renews the leases, and delivers their shards. Store errors are reported, and the next beat retries."""
-        # A thread takes entries only while it holds its shard's `turning` lock. So shards whose lock is held here can
-        # be released.
+        # A thread takes entries only while it holds its shard's `turning` lock. So a shard can be released while this
+        # method holds its lock.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
         busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:

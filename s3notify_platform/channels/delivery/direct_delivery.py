@@ -6,10 +6,10 @@ Guarantees
     - Before the call returns, each event was sent once, or counts as unsent. Nothing is stored or repeated: a crash, a
       refusal or a silent endpoint loses the notification. So a topic gets each event at most once in each call.
     - A failure never fails the write. It is counted, and logged when the topic begins to fail.
-    - A call waits for a topic at most for the topic's `timeout_seconds`, for all topics at the same time. Requests to
-      one topic are sent one after the other. Requests that have not begun by then are not sent.
-    - Endpoint, formats, acknowledgements, `Egress`, logins and HMAC keys are those of the delivery worker. Here they
-      belong to the process that announces the change, so its environment has the variables that the topic names.
+    - A call waits for all topics at the same time, and for each topic at most the topic's `timeout_seconds`. Requests
+      to one topic are sent one after the other. Requests that have not begun within this time are not sent.
+    - Endpoint, formats, acknowledgements, `Egress`, logins and HMAC keys work as in the delivery worker. But here the
+      process that announces the change has them: its environment has the variables that the topic names.
 
 As in Ceph RGW, a refused request is not split. With a `batch_size` of 1, a refusal loses one event alone.
 """
@@ -41,7 +41,7 @@ class _Target:
     endpoint: Endpoint
     push: Push
     free: BoundedSemaphore
-    """The requests to the endpoint that may still begin, so that none waits inside of `push`."""
+    """One permit for each request to the endpoint that may still begin. So no request waits inside of `push`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class DirectDelivery:
         """Sends these changes, which have happened, to each topic that takes them and is not persistent.
 
         Returns for each event whether such a topic takes it. Raises no error of stores and endpoints. Cost: no request
-        to the queue, or 1 scan of the topics; and 1 request to the endpoint for each `batch_size` events of a topic.
+        to the queue, or 1 scan of the topics; and 1 request to the endpoint for each batch of a topic's events.
         """
         if not (wanted := list(events)):
             return []

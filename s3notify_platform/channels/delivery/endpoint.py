@@ -1,11 +1,12 @@
-"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. It sends no requests.
+"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. This module sends no
+requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).
 
 A topic may name two environment variables of the worker. `S3NOTIFY_PUSH_…` is an HMAC key, which is never sent.
 `S3NOTIFY_SEND_…` is a login, which is sent only to the host that the operator has written into it. A topic may name one
-file of the worker, in its `ca_folder`.
+file in the worker's `ca_folder`.
 
 If the topic has `opaque_data`, every event has this text as `opaqueData` beside `s3`, as in Ceph's messages.
 
@@ -52,7 +53,7 @@ TOLERANCE_SECONDS: Final = 300
 """Maximum difference between the clocks of sender and receiver. A recorded request can be replayed within this time."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
-"""Printable ASCII without double quotes and backslashes: URL parsers treat these two differently."""
+"""Printable ASCII without double quotes and backslashes: URL parsers disagree about these two."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}$")
 _BROKER: Final = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):[0-9]{1,5}")

@@ -2,13 +2,13 @@
 
     - `s3`: `{"Records": […]}`, as Amazon S3 sends them.
     - `cloudevents`: CloudEvents 1.0 in JSON, with the attributes of the CloudEvents adapter for AWS S3, except the id.
-      The id is the entry's, because one request to the store may cause several events. Several events form one JSON
+      The id is the entry's id, because one request to the store may cause several events. Several events form one JSON
       batch.
     - `cloudevents-binary`: the attributes in HTTP headers, as Ceph sends them. The body is that of the format `s3`. In
-      this format, each request has one event. `ce-type` has no `s3.`, unlike the adapter's. `ce-id` is REQUEST.ID2, the
-      ids `x-amz-request-id` and `x-amz-id-2` of the record. If the record lacks one of them, as our own events do, it
-      is the entry's id. Values are percent-encoded where the protocol binding requires it, and Ceph leaves them as
-      they are.
+      this format, each request has one event. `ce-type` lacks the `s3.` that the adapter writes. `ce-id` is
+      REQUEST.ID2, the ids `x-amz-request-id` and `x-amz-id-2` of the record. If the record lacks one of them, as our
+      own events do, `ce-id` is the entry's id. Values are percent-encoded where the protocol binding requires it; Ceph
+      sends them as they are.
 
 Source: ceph/ceph, rgw_pubsub_push.cc; cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and
 "AWS Simple Storage Service CloudEvents Adapter".

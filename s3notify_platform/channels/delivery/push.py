@@ -68,7 +68,8 @@ class PooledPush:
     """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
     `post`.
 
-    `UsageError` if the worker must not connect to the endpoint, or lacks the login or certificates that it names.
+    `UsageError` if the worker must not connect to the endpoint, or lacks the login or certificates that the endpoint
+    names.
     """
 
     def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -73,7 +73,7 @@ _PARAMETERS_MAX: Final = 200
 class FrontSettings(ListeningSettings):
     """Let clients of S3, SNS and Ceph make topics and notifications, for any store behind the queue.
 
-    It answers CreateTopic, ListTopics, GetTopic, Get- and SetTopicAttributes, DeleteTopic, and Put, Get and
+    The front answers CreateTopic, ListTopics, GetTopic, Get- and SetTopicAttributes, DeleteTopic, and Put, Get and
     DeleteBucketNotificationConfiguration for --bucket, with filters by prefix, suffix and, as in Ceph, regex, metadata
     and tags. Requests are signed (version 4) with the key in S3NOTIFY_FRONT_KEY_ID and S3NOTIFY_FRONT_SECRET, or with a
     key in --keys-file.
@@ -85,9 +85,9 @@ class FrontSettings(ListeningSettings):
         put-bucket-notification-configuration --bucket BUCKET \\
         --notification-configuration file://notification.json
 
-    Topics that it makes are pushed by `s3notify deliver`, and take only changes that a notification names. The changes
-    come from publishers and inlets, as for every topic. Topics that it did not make are neither shown nor changed. The
-    front's IAM policy is the policy of an outlet: `s3notify init SOURCE --print iam --role outlet`.
+    Topics that the front makes are pushed by `s3notify deliver`, and take only changes that a notification names. The
+    changes come from publishers and inlets, as for every topic. Topics that the front did not make are neither shown
+    nor changed. The front's IAM policy is the policy of an outlet: `s3notify init SOURCE --print iam --role outlet`.
     """  # noqa: D301 - \b is click's mark
 
     key_id_env: Annotated[str, About("Environment variable with the id of a key")] = "S3NOTIFY_FRONT_KEY_ID"
@@ -99,7 +99,7 @@ class FrontSettings(ListeningSettings):
         ),
     ] = None
     arn_region: Annotated[
-        str, About("Region in the ARNs of topics; Ceph's is its zone group. Default: the bucket's region")
+        str, About("Region in the ARNs of topics; in Ceph, the zone group. Default: the bucket's region")
     ] = ""
     on_put: Annotated[
         Literal["replace", "merge"],
@@ -250,7 +250,7 @@ class NotificationFront:
             raise FrontError(
                 501,
                 "NotImplemented",
-                "Only the notification configuration of a bucket is here: send other requests to the store",
+                "This service has only the notifications of a bucket: send other requests to the store",
             )
         if bucket != self._bucket:
             raise FrontError(404, "NoSuchBucket", "The specified bucket does not exist")

@@ -1,5 +1,5 @@
-"""S3's notification configurations of a bucket, read and written as XML. Each configuration becomes a rule of a topic,
-with an id. Pure.
+"""S3's notification configurations of a bucket, read and written as XML. Each configuration becomes a rule with an id,
+in a topic. Pure.
 
 Only TopicConfigurations are accepted, with S3's prefix and suffix, and with Ceph's `regex` and filters by metadata
 (`S3Metadata`) and tags (`S3Tags`). A configuration without an Event takes all changes, as in Ceph. A configuration

@@ -16,8 +16,8 @@
 | time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
-Other attributes are refused. With persistent=false, the process that announces a change sends it to the endpoint,
-before its call returns: our publisher after its write, or an inlet before it answers the store. Ceph sends before it
+Other attributes are refused. With persistent=false, the process that announces a change sends it to the endpoint: our
+publisher after its write and before its call returns, an inlet before it answers the store. Ceph sends before it
 answers the write. In both cases a failure does not fail the write, and loses the notification.
 """
 
@@ -58,8 +58,8 @@ _KAFKA_PORT: Final = 9092
 
 
 def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> TopicSettings:
-    """The settings of a topic with exactly these attributes. Rules, and settings without an attribute, stay as in
-    `before`.
+    """The settings of a topic with exactly these attributes. Rules, and settings that no attribute describes, stay as
+    in `before`.
 
     `UsageError` for attributes that do not exist, or that cannot work.
     """

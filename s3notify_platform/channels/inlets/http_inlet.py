@@ -1,7 +1,7 @@
 """Inlet over HTTP for the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
-Guarantees. 200 means that every change in the post is durable in its persistent topics, and signalled. After any other
-answer but 400, or no answer, the sender must send the post again; duplicates do no damage.
+Guarantees. 200 means that every change in the post is durable in its persistent topics, and signalled. If the answer is
+neither 200 nor 400, or is missing, the sender must send the post again; duplicates do no damage.
 
 | answer | when |
 |---|---|
@@ -87,7 +87,7 @@ JOIN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class HttpInletSettings(EgressSettings, ListeningSettings):
-    """Receive S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
+    """Receive S3 event posts of Ceph RGW, MinIO, and others; answer 200 only when a change is durable.
 
     Senders give the secret, of 16 characters or more, as `Authorization: Bearer SECRET` or without `Bearer` (MinIO's
     auth_token), as the password of basic authentication (Ceph), or as `X-S3Notify-Secret`.
@@ -105,8 +105,8 @@ class HttpInletSettings(EgressSettings, ListeningSettings):
               --event put,delete,ilm --prefix raw/
 
     `GET /health` answers 200 while the inlet serves. Malformed posts are answered 400, and kept: see
-    `s3notify inlet poison`. The inlet itself sends to topics that are not persistent, before it answers: the options
-    `--allow-…` and `--ca-folder` permit their endpoints.
+    `s3notify inlet poison`. The inlet itself sends events to topics that are not persistent, before it answers: the
+    options `--allow-…` and `--ca-folder` permit their endpoints.
     """  # noqa: D301 - \b is click's mark
 
     secret_envs: Annotated[

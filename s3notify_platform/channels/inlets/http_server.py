@@ -13,10 +13,10 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 | between two requests | `idle_seconds` |
 | request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than the declared length |
 
-A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret has at
-most `strangers` connections for each address, each for `stranger_seconds`. In some applications the body, too, is
-needed to prove the sender (a signature). Such an application returns `UNPROVEN`. Then the body is read within these
-bounds, and the application's answer admits the request.
+A request is admitted by its head alone: the body of a refused request is not read. So `strangers` limits the
+connections that a client without a secret has for each of its addresses, and `stranger_seconds` limits the time of each
+connection. In some applications the body, too, is needed to prove the sender (a signature). Such an application returns
+`UNPROVEN`. Then the body is read within these bounds, and the application's answer admits the request.
 
 A trusted proxy's connection counts for the client whose request came last over the connection (`proxies`). Before its
 first request, such a connection counts for no client, because HTTP proxies send only whole heads. If a client has

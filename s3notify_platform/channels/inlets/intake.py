@@ -11,8 +11,8 @@ the same event among its last `MEMORY` steps, the event is dropped. A step is th
 keyspace, or the direct delivery. Each step is remembered on its own, so a full topic causes no second entry in other
 topics. An event without a sequencer never counts as a duplicate. Otherwise the last change would be missed if an object
 changes from A to B and back to A. An event with an older sequencer is not dropped either. Sequencers come from the
-clock of one gateway: MinIO and Ceph run several, and Ceph writes the bytes in little-endian order. So the event with
-the smaller sequencer may be the later change.
+clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes in little-endian order. So the
+event with the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
@@ -104,7 +104,7 @@ class _Report:
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Records a failure. Of several failures, an outcome that requires another report has precedence."""
+        """Records a failure. If there are several, an outcome that requires another report has precedence."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 

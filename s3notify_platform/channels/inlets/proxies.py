@@ -1,8 +1,8 @@
 """The address that a request counts for: the peer's address, or, behind trusted proxies, the proxy's client.
 
 A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
-this address was sent by the client. So only text from trusted proxies counts: the right-most address that is not a
-trusted proxy's. A request counts for the proxy itself in three cases:
+this address was sent by the client. So only text from trusted proxies counts: the right-most address that does not
+belong to a trusted proxy. A request counts for the proxy itself in three cases:
     - The request has neither header.
     - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
     - The request has both headers, and they disagree: one of the headers may be the client's own.

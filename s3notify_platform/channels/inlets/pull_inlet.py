@@ -144,8 +144,8 @@ class PullInlet:
         return {**mine, **self._intake.counts()}
 
     def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Processes messages once. Returns None. If the store is unavailable, returns the reason and the seconds to
-        wait.
+        """Processes messages once. Returns the reason and the seconds to wait if the store is unavailable, otherwise
+        None.
 
         Finished messages are deleted or put back; call this method again for the other messages.
         """

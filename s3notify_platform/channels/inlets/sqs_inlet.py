@@ -28,8 +28,8 @@ class SqsInletSettings(PullInletSettings):
     A redrive policy should allow 100 receives or more, since a full topic uses receives, too. Without a redrive policy,
     messages that cannot be parsed are kept by `s3notify inlet poison`.
 
-    The inlet itself sends to topics that are not persistent: the options `--allow-…` and `--ca-folder` permit their
-    endpoints. Permissions: `s3notify init NAME --print iam --role inlet`.
+    The inlet itself sends events to topics that are not persistent: the options `--allow-…` and `--ca-folder` permit
+    their endpoints. Permissions: `s3notify init NAME --print iam --role inlet`.
     """
 
     queue_url: Annotated[

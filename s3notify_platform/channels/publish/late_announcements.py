@@ -58,7 +58,7 @@ class LateAnnouncements:
         """All topics as of these changes; None if the topics could not be read: then the signal is not marked.
 
         If all changes are reserved and happened in time, the topics that this process knows suffice, and no request is
-        made. Otherwise, the topics are read: for example, a change in doubt may still happen later.
+        made. Otherwise, the topics are read, for example because a change in doubt may still happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None

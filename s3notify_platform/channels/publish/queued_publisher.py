@@ -15,8 +15,8 @@ Steps, for one change or a batch
     5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the write is in
        doubt, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
        resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`: if all changes are
-       queued, move the root and no slot's signal.
+    6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
+       if all changes are queued.
     7. Send the changes to the topics that are not persistent (`direct_delivery`). Failures raise no error.
 
 Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
@@ -31,14 +31,14 @@ announces the changes to the topics that exist then, and moves the signals. The 
 the key, or if the queue was not reachable. Then consumers list, as for an unqueued writer.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
-Only the sweep finds the object. A writer has no reservation in two cases. Either the key's first topic was created
-later than 2 s before the write began, or all topics that the writer knew were deleted meanwhile.
+Only the sweep finds the object. A writer has no reservation if the key's first topic did not exist yet 2 s before the
+write began, or if all topics that the writer knew were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
 | the topics | 1 scan each 2 s; if a write is not reserved, or not answered in time, 1 more after it |
 | reserve, commit | t × 2 writes for each 256 changes that fit into one shard |
-| room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes together |
+| room | t × 1 `add` (if the queue is on a bucket: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
 | a new topic | as many as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 `add` for each shard |

@@ -81,7 +81,7 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """The requests that failed, without keys. The next pass repeats these requests."""
+    """The requests that failed, as texts that name no key. The next pass repeats these requests."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,8 +231,8 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Polls the signals before the entries are read. So the signal of an entry that is new in this pass may have
-        moved since the previous pass, but not earlier.
+        """Polls the signals before the entries are read. So if an entry is new in this pass, the signal for it cannot
+        have moved before the previous pass.
         """
         for watched in self._keyspaces:
             watched.before = watched.watcher.state if watched.polled else None
@@ -246,8 +246,8 @@ class ReconcilerService:
         """Aborts the upload of a killed writer. If the upload's id is unknown, aborts the empty uploads of the key that
         no reservation names.
 
-        Requests: 1. Requests without an id: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each
-        shard that takes the key.
+        Requests: 1. If the id is unknown: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each shard
+        that takes the key.
         """
         upload = event.upload.id if event.upload is not None else None
         with suppress(RefusedError):  # this process has no permission; a lifecycle rule may abort the upload
@@ -331,7 +331,9 @@ class ReconcilerService:
         )
 
     def _digest(self, watched: WatchedKeyspace, state: WatcherState, entry: Entry) -> bytes:
-        """The digest of the signal that moves after the entry: the root's if the root moves alone, else the slot's."""
+        """The digest of the signal that moves after the entry: of the root if only the root moves, else of the slot's
+        signal.
+        """
         if watched.watcher.alone:
             return digest_of(ETag(state.root_etag or ""))
         return state.seen(watched.keyspace.publisher.slot_of(entry.event.key))

@@ -20,8 +20,8 @@ Only the first batch, and one batch for each new topic, compare the whole source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPayload:
-    """The payload of a batch's ack chain, which the batch's runs read. The payload has the batch's slots, the signals
-    seen, and the way to find the changes.
+    """The payload of a batch's ack chain, for the batch's runs: the batch's slots, the signals seen, and the way to
+    find the changes.
 
     `rescans`: the slots of the rescan backlog that this batch compares with a listing, as in `Rescans`. `last_attempt`:
     slots that are parked if they fail again. Unreadable objects of these slots go to quarantine in this batch. `topic`:
@@ -111,9 +111,9 @@ class Failing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The sensor's state in Dagster's cursor: 11 KB of digests, which `ShortCursor` stores separately, 5 bytes for each
-    slot in flight, and 100 bytes and a reason for each group of failing slots, which `ShortCursor` stores separately if
-    there are many.
+    """The sensor's state in Dagster's cursor: 11 KB of digests, 5 bytes for each slot in flight, and 100 bytes and a
+    reason for each group of failing slots. `ShortCursor` stores the digests separately, and also the groups if there
+    are many.
 
     `enumerated`: the topic's epoch in which all slots were compared; "" if all slots must be compared next. `backlog`:
     true if slots waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace

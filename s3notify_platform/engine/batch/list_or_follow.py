@@ -4,8 +4,9 @@ Both the sensor and `s3notify ingest` decide here. Each change has an entry, exc
 topic, and changes by a writer that does not queue. So the decision is the first of these cases that applies:
 
     everything   everything was last compared before this topic was made: compare all slots with a listing
-    rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has
-                 signalled: compare these and the changed slots with a listing, once a listing is due
+    rescan       there is no topic, or slots wait in the backlog, or a writer that does not queue was seen lately, or
+                 such a writer has signalled a changed slot: compare the changed slots and the slots in the backlog with
+                 a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
 Before a batch counts as done, `note_writers` notes whether the batch found a writer that does not queue. `ask_again`

@@ -9,7 +9,7 @@ own chain and requests the same run under the same run key, so that Dagster laun
                    │
                    └──► failing ──backoff──► in flight   run over or silent before its chain was acked
                            │
-                           └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
+                           └──► parked                   after `max_attempts`, for `parked_seconds` or until a change
 
 An unreadable object does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), unreadable
 objects go to quarantine, and the slot's other objects are committed. Objects on which a parser, a transform or a file
@@ -68,7 +68,7 @@ PARKED_SHOWN: Final = 10
 class Tick:
     """The decisions of one evaluation of the sensor.
 
-    `silent_runs`: runs without a heartbeat, which must be reported as failed.
+    `silent_runs`: runs that are silent (see `run_pulse`), and must be reported as failed.
     """
 
     state: SensorState
@@ -88,8 +88,8 @@ class BatchPlanner:
     (`open_table.claim`).
 
     Cost of a tick: 1 HEAD, and 1 LIST if the root has changed. Cost of each open batch: 1 LIST of its chain, 1 GET for
-    each of its runs, and 1 GET when it has ended. Cost of the end of a batch that listed, or that did not commit all
-    slots: 2 GETs (topic, backlog). Cost of opening a batch: 1 GET (backlog), 1 PUT, and the requests of `table` and
+    each of its runs, and 1 GET when it has ended. Cost of the end of a batch that listed the bucket, or did not commit
+    all slots: 2 GETs (topic, backlog). Cost of opening a batch: 1 GET (backlog), 1 PUT, and the requests of `table` and
     `claim`. Every `TOPIC_SECONDS`, a tick also reads the topic, by 1 GET.
     """
 
@@ -287,8 +287,8 @@ class BatchPlanner:
     def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
         """Returns each parallel run's share of all slots.
 
-        A batch uses these shares if they divide the batch's slots about equally. So the same run usually gets the same
-        slots, and few slots move when the number of runs changes.
+        A batch uses these shares if they divide the batch's slots about equally. So the n-th run of each
+        batch usually gets the same slots, and few slots move when the number of runs changes.
         """
         runs = self.settings.parallel_runs
         shares = [range(first, last + 1) for first, last in state.ranges]

@@ -77,7 +77,7 @@ class ShortCursor:
         """Returns the cursor of a state. `before`: the cursor that Dagster has stored, "" if there is no cursor yet.
 
         Cost: 1 write if more than `MOVED_MAX` slots have changed, and then 1 read and 1 removal in the next tick. The
-        same holds if failing slots have changed that need more than `FAILING_MAX` characters.
+        cost is the same if the failing slots have changed and need more than `FAILING_MAX` characters.
         """
         known, failed = _part_of(before, "watch"), _part_of(before, "failing")
         for part in (known, failed):

@@ -141,7 +141,7 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
         case "keep":
-            # A deleted object cannot be read again. An expired state asks for no further read of its object.
+            # A deleted object cannot be read again. If its state is marked as expired, no further read is requested.
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":
@@ -174,7 +174,7 @@ def _read(
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
         raise CorruptError(
-            f"an object of slot {slot}: read on from {outcome.start}, but its version has no committed state"
+            f"an object of slot {slot} was read from {outcome.start} on, but its version has no committed state"
         )
     return ObjectState(
         key=key,

@@ -118,7 +118,7 @@ def _foreign(
                 f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot unchanged"
             )
         error = (
-            f"the transform made rows of an object that is not of this batch and of slot {row.slot}: it must keep "
+            f"rows of an object version that this batch did not read in slot {row.slot}: a transform must keep "
             "_slot, _key, _etag and _offset unchanged"
         )
         failed |= {slot: FailedSlot(slot=slot, error=error) for slot in concerned}

@@ -8,7 +8,7 @@ written to separate packs in the same way. Tasks report outcomes and packs to th
 With a transform, the first tasks only read (`reading_task`), and the rows stay in Spark. The driver receives the
 outcomes. Then other tasks (`storing_task`) write the rows that the transform has made of completely read objects.
 
-If the attempt of a task is lost or repeated, its packs never become part of a table version.
+If an attempt of a task is lost or repeated, the packs of this attempt never become part of a table version.
 
 Memory of a task: `GATHERED_BYTES` of Arrow rows, the same amount to sort and write them, and the windows of `fetch`.
 """

@@ -5,7 +5,8 @@ Kinds that have a field of the same name share one column, which has the same me
 null in rows of kinds without this field. Column `kind` is the number of a row's kind, in the order of the declaration.
 
     integers, strings, booleans, bytes   a column of that type; a slot and a task are 32 bits wide
-    another dataclass                    its fields; with the field's name as a prefix if it may be None
+    another dataclass                    the columns of its own fields; if the dataclass may be None, their names begin
+                                         with the name of the outer field
     mappings, tuples, `AS_JSON`          a string column with JSON, as `json_of` writes it
 """
 

@@ -61,8 +61,8 @@ may have large values.
 """
 
 SUSPECT_PER_BYTE: Final = 20
-"""Maximum ratio of decoded bytes to the object's bytes without a check. Above this ratio, the size of all rows is
-checked before more rows are returned.
+"""Ratio of decoded bytes to the object's bytes. Above this ratio, the size of all rows is checked before more rows are
+returned.
 """
 
 

@@ -91,7 +91,7 @@ class Csv(TextFormat):
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
     def header(self, head: bytes) -> slice | None:
-        """See `TextFormat`. The first record."""
+        """See `TextFormat`. The header is the first record."""
         if not self.header_bytes:
             return slice(0, 0)
         starts, ends, _ = csv_cut(head, mark=True, final=True, limit=len(head), dialect=self.dialect)

@@ -27,7 +27,10 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 BEGINNING_BYTES: Final = 4 << 10
 FIRST_READ_BYTES: Final = 256 << 10
-"""Number of bytes of an object that one GET reads to find its beginning: the first block of bz2 may take 900 KB."""
+"""Number of bytes of each GET for an object's beginning.
+
+Several GETs may be needed: the first block of bz2 may take 900 KB.
+"""
 
 _DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
 

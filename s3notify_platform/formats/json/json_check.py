@@ -1,6 +1,6 @@
 """Checks JSON records quickly: one pattern for a schema is matched with many records together.
 
-The check finds suspects, and does not decide. In rare cases, the check accepts more or less than the JSON reader, for
+The check only finds suspect records. In rare cases, the check accepts more or less than the JSON reader, for
 example surplus commas, or February 30.
 """
 

@@ -18,7 +18,8 @@ replaced in four cases: after such a kill, after its own end, when the code serv
 worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
 the supervisor dies, its workers end, and the next supervisor reports their runs.
 
-`coordinator`: a run that a warm worker may take skips an empty queue. In the queue, a run waits for up to a second.
+`coordinator`: a run skips the queue if the queue is empty and a warm worker may take the run. In the queue, a run waits
+for up to a second.
 
 Edited code takes effect after the code location is reloaded. Only runs that read slots, or advance derived tables,
 are warm (`partitions.WARM_TAG`). A run that reads everything is never warm, because all other warm runs would

@@ -1,4 +1,4 @@
-"""The run coordinator: Dagster's queue. A run that a warm worker may take skips the queue if the queue is empty."""
+"""The run coordinator: Dagster's queue. A run skips an empty queue if a warm worker may take the run."""
 
 from threading import Lock
 from typing import Final

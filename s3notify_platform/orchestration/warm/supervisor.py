@@ -363,7 +363,7 @@ class Supervisor:
         try:
             if run:
                 how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-                self._report(run, f"its warm worker ended under it, {how}", canceled=worker.terminating)
+                self._report(run, f"its warm worker ended during the run, {how}", canceled=worker.terminating)
                 self.home.forget(run)
         finally:
             self._give_up(worker.key)

@@ -26,8 +26,8 @@ Steps
     5. A stamper that finds no head removes its stamp and raises `TagNotFound`.
 
 Storage
-    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. A chain does not change its
-                                               head; after its end, `reuse` replaces it with a new chain's head
+    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. The head never changes. After
+                                               the chain's end, `reuse` replaces the head with a new chain's head
     (partition, "{tag}\0{identity}.…")         stamps, and how the chain was closed; see `chain_records` for the names
 
     The identity is a digest of the head's version, so leftovers of a deleted chain do not count in the next chain with
@@ -60,8 +60,8 @@ removal of the ended chain.
 
 The protocol differs from xor-ack-dynamodb in these points: a repeated stamp changes nothing. A finished chain differs
 from an unknown chain. A chain has a deadline, a reason, and the names of missing children. Stamps have at least 8
-random bytes. Stampers never conflict with each other. The package `shared` works on the same chains as
-xor-ack-dynamodb, in its table.
+random bytes. Stampers never conflict with each other. The package `shared` works on the chains of xor-ack-dynamodb, in
+xor-ack-dynamodb's table.
 
 Reading order: chains (the client), chain_records (keys and values, and how to read them together), stamps (values),
 names.

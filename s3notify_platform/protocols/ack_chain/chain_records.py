@@ -3,7 +3,7 @@ r"""The records of a chain: their keys and values, and the state that they have 
 All keys of a chain begin with `{tag}\0`. The head is one record; the keys of all other records contain the head's
 identity.
 
-| key after that | value | |
+| key after `{tag}\0` | value | |
 |---|---|---|
 | `head` | JSON | the facts of the chain; never changed |
 | `{identity}.closed` | JSON | how the chain ended: acked or failed; the first such record decides |

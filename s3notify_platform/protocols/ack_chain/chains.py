@@ -120,7 +120,7 @@ class AckChains:
     ) -> Chain:
         """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
-        `reuse`: replaces a chain that has ended; `TagExists` only if that chain is open. The old chain counts as
+        `reuse`: replaces a chain that has ended; `TagExists` only if the tag's chain is open. The old chain counts as
         deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
         `reuse` takes up to 7 requests, and 1 for each record of the old chain. A record store on a bucket must be
         opened without `keys_recur` if tags are used again.
@@ -262,7 +262,7 @@ class AckChains:
         self._delete(self._known(chain))
 
     def purge(self) -> int:
-        """Deletes chains whose retention has ended by this wall clock; returns their number.
+        """Deletes chains whose retention has ended by this machine's clock; returns the number of these chains.
 
         Also removes the leftover records of deleted chains. The call only frees space. Cost: 1 request for each 1000
         records, for each chain that has ended, and for each removed record.
@@ -346,7 +346,7 @@ class AckChains:
         )
 
     def _withdraw(self, key: str) -> None:
-        """Removes a stamp whose chain is gone; if that fails, `purge` will remove it."""
+        """Removes a stamp whose chain was deleted; if that fails, `purge` will remove the stamp."""
         with suppress(S3NotifyError):
             if (record := self._records.read(self._partition, key)) is not None:
                 self._remove([record])
@@ -422,7 +422,7 @@ class AckChains:
         self._clear(chain)
 
     def _clear(self, chain: Chain) -> None:
-        """Removes the records of a chain whose head is gone; records that cannot be removed are left to `purge`."""
+        """Removes the records of a chain without a head; records that cannot be removed are left to `purge`."""
         with suppress(S3NotifyError):
             rest = self._records.scan(self._partition, prefix=chain.key(""), keys_only=lambda _: True)
             self._remove(list(rest))

@@ -113,9 +113,7 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
 
 
 def with_xor(outcome: StampOutcome, stamp: bytes) -> StampOutcome:
-    """If the outcome of this raw stamp is `Acked`, adds the XOR to it. The XOR then has as many bytes as the stamp, all
-    zero.
-    """
+    """Returns the outcome of a raw stamp; an `Acked` gets its XOR, which has as many bytes as the stamp, all zero."""
     return Acked(xor=bytes(len(stamp))) if isinstance(outcome, Acked) else outcome
 
 

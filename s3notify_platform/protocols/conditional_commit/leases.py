@@ -262,9 +262,7 @@ class DynamoCommit(ConditionalCommit):
             raise UnavailableError(f"{path!r} cannot be read: {error}") from error
 
     def _put_lease(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
-        """Stores a lease. If an earlier attempt had no answer, the lease of this attempt is recognised by the writer
-        id.
-        """
+        """Stores a lease. If an attempt had no answer, a later attempt recognises the stored lease by the writer id."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for _ in attempts(self._clock):
             try:

@@ -9,9 +9,9 @@ Steps
     6. The watcher remembers the new root only after the LIST has succeeded.
 
 If nearly all writers announce their changes in a queue first, they may skip step 2 (`signals: root`): the root moves
-alone. Such a root is one byte longer, and says that entries of the queue name all slots with new changes. In place of
-step 5, a watcher then reads the marks of the entries (`entries`). For each slot, it remembers 8 bytes of a hash of
-these marks.
+alone. Such a root is longer than other roots, and says that entries of the queue name all slots with new changes. In
+place of step 5, a watcher then reads the marks of the entries (`entries`). For each slot, it remembers 8 bytes of a
+hash of these marks.
 
 Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher

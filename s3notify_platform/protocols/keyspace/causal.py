@@ -69,11 +69,11 @@ class CausalCache:
     A GET may find a new version of a key, or no object. The cache uses this result only after a poll that began after
     the response to the GET. So the cache knows all changes that were signalled before that version was written. Stale
     entries of other keys are revalidated on their next read. A failed poll is retried with backoff while its readers
-    wait. After `patience_seconds`, readers get `UnavailableError`. A result that needs a
-    poll is returned only after this poll.
+    wait. After `patience_seconds`, readers get `UnavailableError`. A result that needs a poll is returned only after
+    this poll.
 
-    Cost: a hit takes 0 requests, and all hits together take one poll each `staleness_seconds`. A miss takes 1 GET and a
-    poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
+    Cost: a hit takes 0 requests, and all hits together take one poll every `staleness_seconds`. A miss takes 1 GET and
+    a poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
     `max_bytes`, the least recently used entries are evicted. Each poll also evicts entries that were unused for
     `idle_seconds`. The watcher must not be shared. An object that `put` wrote is used immediately, without a poll: its
     writer has read all causes of the object from this cache.
@@ -83,10 +83,10 @@ class CausalCache:
         with CausalCache(store, Watcher(store, prefix=…)) as cache:     # or `start` and `close`
             cache.try_get(key)                                          # no request: cached, and at most 10 s old
 
-    A thread polls each `staleness_seconds`. After each poll, the thread reads changed entries again if they were used
+    A thread polls every `staleness_seconds`. After each poll, the thread reads changed entries again if they were used
     within `HOT_SECONDS`. One poll causes at most `revalidate_max` such reads, the most recently used entries first.
     Meanwhile, and while polls fail, hits stay unchanged for at most `serve_stale_seconds`. Then readers wait for a
-    poll, as without the thread. Cost: one poll each `staleness_seconds`. A poll that finds changes takes up to
+    poll, as without the thread. Cost: one poll every `staleness_seconds`. A poll that finds changes takes up to
     `revalidate_max` more conditional GETs. If one of these GETs finds a new version, one more poll is made.
     """
 
@@ -143,7 +143,7 @@ class CausalCache:
     def start(self, *, own_thread: bool = True) -> None:
         """Refreshes in the background from now on, until `close`. The calling thread sends no request.
 
-        `own_thread=False`: the caller has its own schedule and calls `tick` once in `staleness_seconds`. `UsageError`
+        `own_thread=False`: the caller has its own schedule and calls `tick` every `staleness_seconds`. `UsageError`
         if hits would become too old before the next poll.
         """
         if not 0 < self._staleness_seconds < self._serve_stale_seconds:
@@ -180,7 +180,7 @@ class CausalCache:
         self.close()
 
     def tick(self) -> None:
-        """Polls, and reads stale hot entries again: the work of the background, due once in `staleness_seconds`.
+        """Polls, and reads stale hot entries again: the work of the background, due every `staleness_seconds`.
 
         The call does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are
         served until they are too old. Requests are listed in the class's docstring.
@@ -274,7 +274,7 @@ class CausalCache:
             return outcome
 
     def _is_fresh(self) -> bool:
-        """True if the last visible poll is recent enough to serve hits. Shows changes that were held back too long."""
+        """True if the last visible poll is recent enough to serve hits. Reveals changes held back too long."""
         with self._turn:
             if self._held is not None and not self._is_recent():
                 self._show(self._held)

@@ -38,9 +38,9 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 class NotSignalledError(S3NotifyError):
     """Objects were written, or may have been written, but not signalled: call `Publisher.signal(error.keys)`.
 
-    A `Publisher`'s text names no key, because inlets and the reconciler write it to logs, from which `erase` cannot
-    remove keys.
-    `outcomes`: the outcomes of the object writes of the same batch, in the order of the batch.
+    If a `Publisher` raises this error, its message names no key: inlets and the reconciler log the message, and `erase`
+    cannot remove keys from logs. `outcomes`: the outcomes of the object writes of the same batch, in the order of the
+    batch.
     """
 
     def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[Any, ...] = ()) -> None:

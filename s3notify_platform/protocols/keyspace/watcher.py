@@ -74,14 +74,14 @@ class Poll:
 class Watcher:
     """Finds the slots that changed since its last poll. One thread polls; many threads may call `observe`.
 
-    An idle poll takes 1 HEAD. A poll with changes takes 1 HEAD and 1 LIST, and more pages only if foreign objects fill
-    them.
+    An idle poll takes 1 HEAD. A poll with changes takes 1 HEAD and 1 LIST, and more LISTs only if foreign objects fill
+    pages.
 
     `entries`: returns the marks of the entries in the queue, by slot. `entries` is needed if queued writers move the
-    root alone. Without `entries`, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD
-    and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. A later root may
-    also hide the root of an unqueued writer. So if the root has moved since the last LIST, a poll LISTs again after
-    `HIDDEN_SECONDS`.
+    root alone. Without `entries`, such a keyspace is refused with `UsageError`. With `entries`, a poll with changes
+    takes 1 HEAD and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. A
+    later root may also hide the root of an unqueued writer. So if the root has moved since the last LIST, a poll LISTs
+    again after `HIDDEN_SECONDS`.
     """
 
     def __init__(

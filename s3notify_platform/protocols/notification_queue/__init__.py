@@ -9,9 +9,9 @@ Steps
     1. Before a writer writes objects, it makes a reservation. The writer takes room: it adds the number of entries to
        the counter of a shard. Then the writer creates a segment with the keys, operations, expected ETags or
        preconditions, and the writer id. If all shards are full, the writes are refused before anything has happened. A
-       process takes room for many puts at a time, and keeps the unused room as spare room. A process relies on the
-       topics that it read for 2 s, counted from the start of the read. If the creation of the segment was answered in
-       this time, the reservation is granted. Otherwise the topic is read again, and must be unchanged.
+       process takes room for many puts at a time, and keeps the unused room as spare room. For 2 s from the start of a
+       read of the topics, a process relies on the result. If the creation of the segment was answered in this time, the
+       reservation is granted. Otherwise the topic is read again, and must be unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
        An entry stays reserved if its write is in doubt, or if its object is still being written. So writers that share
@@ -87,19 +87,20 @@ Limits
     - The time to live is a lower bound. When an owner ends, the time after the owner's last write of the entry is not
       counted.
     - Entries are unordered, as in Ceph, even for one key: the later entry has the greater `sequencer`, by its writer's
-      clock. On a bucket alone, the writers of a shard change its counter one after the other. Pass the `keys_recur` of
-      this package to `ObjectRecordStore`.
+      clock. If the queue is on a bucket, the writers of a shard change its counter one after the other. Pass the
+      `keys_recur` of this package to `ObjectRecordStore`.
     - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
       find such entries anyway. For pullers, a process with access to queue and keyspace signals the slots of such
       entries (`channels.reconcile`).
 
-Requests of a segment, on a bucket alone: reserve 1 (plus 1 for each 32 entries, and 1 each 2 s), commit 1, pull 2,
-claim 2, remove 1 to 2, room 1.
+Requests of a segment, if the queue is on a bucket: reserve 1 (plus 1 for each 32 entries, and 1 every 2 s), commit 1,
+pull 2, claim 2, remove 1 to 2, room 1.
 
 Selection of changes. A topic receives changes in its bucket and prefix; with rules, only matching changes. Rules match
-the bucket; prefix, suffix and regular expression of the key; the event name; and metadata and tags, if known
-(`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers continue. A
-topic that is not persistent gets no entries: the process that announces a change sends it (`channels.delivery`).
+the bucket, the key (by prefix, suffix and regular expression), the event name, and the metadata and tags, if these are
+known (`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers
+continue. A topic that is not persistent gets no entries: the process that announces a change sends it
+(`channels.delivery`).
 
 The queue differs from Ceph RGW in these points: stale reservations are resolved, not dropped. Entries are removed one
 by one. Attempts, errors and dead letters are stored. Takeover takes 14 s instead of 90 s, and is immediate after a

@@ -100,7 +100,7 @@ class ShardConsumer:
 
         Takes the shard's entries in turn, so a failing entry does not delay later entries. A failing entry is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`:
-        the lease is gone; stop delivering. Requests: 1 write for each segment, 1 read of the owners, and 1 scan for
+        the lease is lost; stop delivering. Requests: 1 write for each segment, 1 read of the owners, and 1 scan for
         each pass over the shard. If the queue is on a bucket, a scan is 1 LIST, and 1 read for each segment passed.
         """
         self._check()
@@ -165,7 +165,7 @@ class ShardConsumer:
         A failed entry whose attempts or time are used up goes to the dead letters. An entry that another owner has
         taken over meanwhile is left to that owner. If the store does not answer, a later call removes the delivered
         entries; this owner does not deliver these entries again. Requests: 1 write for each segment, 1 for each dead
-        letter, 2 `add` if entries were removed, and 1 if entries failed.
+        letter, 2 `add` if entries were removed, and 1 `add` if entries failed.
         """
         self._delivered.extend(delivered)
         return self._settle(failures)[1]

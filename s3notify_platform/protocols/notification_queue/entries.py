@@ -156,7 +156,7 @@ class Event:
     """The id of the notification configuration that reported the event."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
     tags: Mapping[str, str] | None = field(default=None, compare=False)
-    """The object's tags. Tags and metadata are set only if they are known: for topics' rules and for endpoints."""
+    """The object's tags. Tags and metadata are for topics' rules and endpoints, and are set only if they are known."""
     details: Details | None = field(default=None, compare=False)
     """The rest of the sender's record. Like metadata and tags, it is stored only for topics with an endpoint."""
 

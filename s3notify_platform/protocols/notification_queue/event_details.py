@@ -5,7 +5,7 @@ changes can write records. So only these fields are kept, and only if they are t
 length. Other values are dropped. If the event would be too large for its topic, all details are dropped. So no change
 is refused because of its details.
 
-Metadata and tags of the object, which rules of topics match, are passed on in Ceph's form.
+The object's metadata and tags, which rules of topics match, are passed on in Ceph's form.
 """
 
 from collections.abc import Mapping

@@ -59,11 +59,11 @@ class ShardOwner:
     since_ms: int = field(default=0, compare=False)
     """Time at which the owner took the shard."""
     beat_ms: int | None = field(default=None, compare=False)
-    """Time of the owner's last heartbeat; None if the heartbeat is gone."""
+    """Time of the owner's last heartbeat; None if there is no heartbeat."""
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
-    """The number of `shards` that a worker should own. The shares add up to `shards`, and differ by at most one.
+    """The number of shards that a worker should own. The shares add up to `shards`, and differ by at most one.
 
     `held`: the running workers, with the number of shards that each worker owns. Workers that own more shards get the
     larger shares, so few shards move.
@@ -125,8 +125,8 @@ class Worker:
         return tuple(lease for lease in self._leases.values() if self.valid(lease))
 
     def balance(self, busy: Collection[ShardLease] = ()) -> tuple[ShardLease, ...]:
-        """Renews, takes free or expired shards up to the fair share, and releases shards above the fair share. Returns
-        the leases.
+        """Renews the leases, takes free or expired shards up to the fair share, and releases shards above the fair
+        share. Returns the leases.
 
         Call `balance` every `BALANCE_SECONDS`, from a separate thread if deliveries may be slow. A lease that is not
         renewed in time ends, and its consumer raises `FencedError`. `busy`: leases whose entries are being delivered.
@@ -166,8 +166,7 @@ class Worker:
         """Releases everything, so that nobody waits for an expiry. Requests: 2 for each topic, and 1 more.
 
         Finish the entries in progress before this call. Otherwise the next owner of their shard delivers them again.
-        `UnavailableError` or
-        `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.
+        `UnavailableError` or `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.
         """
         self._leases.clear()
         shards = ((name, topic.settings.shards) for name, topic in self._topics.items())
@@ -197,7 +196,7 @@ class Worker:
         return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
 
     def topic(self, lease: ShardLease) -> Topic:
-        """The topic as of the last `balance`; `FencedError` if the topic, and so the lease, is gone."""
+        """The topic as of the last `balance`; `FencedError` if the topic was deleted, and so the lease has ended."""
         if (topic := self._topics.get(lease.topic)) is None:
             raise FencedError(f"topic {lease.topic!r} is gone")
         return topic
@@ -221,8 +220,8 @@ class Worker:
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> set[str]:
-        """The workers that count as running. A worker counts as ended only after this worker has watched its heartbeat
-        for long enough without a change.
+        """The workers that count as running. Another worker counts as ended only after this worker has seen the other's
+        heartbeat unchanged for long enough.
 
         Removes the record of an ended worker, so that no other worker waits for the ended worker. A worker that was
         only paused registers again.

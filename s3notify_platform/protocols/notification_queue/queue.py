@@ -1,4 +1,4 @@
-"""The side of writers and pulling consumers: reserve before the object is written, commit after it, pull entries."""
+"""The side of writers and pulling consumers: reserve before an object's write, commit after it, pull entries."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -100,7 +100,7 @@ class NotificationQueue:
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The persistent topics that take this change, as this process may know them now. Cost: 1 scan or no request.
 
-        A newer topic may be missing: before a writer announces a change, it calls `topics_as_of` with the time of it.
+        A newer topic may be missing: when a writer has made a change, it calls `topics_as_of` with the change's time.
         """
         # If the process has spare room, the topics are read early. So a change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
@@ -134,8 +134,8 @@ class NotificationQueue:
         scarce, the first events get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if this
         shard has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such
         topic. `UnavailableError`: nothing is reserved; do not write the objects. Requests: 1 write for each segment; 1
-        `add` (bucket alone: 2) if the process has no spare room; 1 for each full shard. One scan of the topics is added
-        if the topics are unknown, or after a refusal.
+        `add` (on a bucket: 2 requests) if the process has no spare room; 1 for each full shard. One scan of the topics
+        is added if the topics are unknown, or after a refusal.
         """
         return self._reservations.grant(topic, tuple(events))
 
@@ -179,9 +179,9 @@ class NotificationQueue:
         """Makes the reservation fresh again while this multipart upload writes the object. Returns the new reservation.
 
         `upload.beats` must differ in each call. A reconciler waits `stale_seconds` after it has seen the reservation's
-        last change. Then the reconciler aborts the upload, before its HEAD. `Expired`: do not complete the upload.
-        `UnavailableError`, `UnknownOutcomeError`: renew again while the reservation is fresh. Cost: 1 request; 2 more
-        if others have changed the segment.
+        last change. Then the reconciler aborts the upload, and only then HEADs the object. `Expired`: do not complete
+        the upload. `UnavailableError`, `UnknownOutcomeError`: renew again while the reservation is fresh. Cost: 1
+        request; 2 more if others have changed the segment.
         """
         since, n = self.clock.monotonic(), reservation.entry.n
 
@@ -298,16 +298,16 @@ class NotificationQueue:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
         Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
-        `user.epoch`; entries that the caller knows may be gone. `UsageError`: see `Topics.serve`.
+        `user.epoch`; entries that the caller has read may have been deleted. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
     def remove(self, entries: Iterable[Entry], *, beside: Executor | None = None) -> int:
         """Removes committed entries that were consumed. Returns the number of entries that this call removed.
 
-        If given, `beside` frees the entries' room in the background. The call may be repeated. Entries that are gone,
-        or claimed by an owner, are skipped. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add`
-        for each shard. `UnavailableError`, `UnknownOutcomeError`: some entries are left; call `remove` again.
+        If given, `beside` frees the entries' room in the background. The call may be repeated. Missing entries, and
+        entries that an owner has claimed, are skipped. Requests: 2 for each segment, or 1 if all its entries are
+        removed; 1 `add` for each shard. After `UnavailableError` or `UnknownOutcomeError`, call `remove` again.
         """
         errors: list[S3NotifyError] = []
 
@@ -348,10 +348,10 @@ class NotificationQueue:
                 yield record, letter
 
     def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
-        """Puts all dead letters back, or only those of these object keys; returns their number. Attempts restart at 0.
+        """Requeues all dead letters, or only those of these object keys; returns their number. Attempts restart at 0.
 
-        `QuotaExceeded`: some letters may be back; continue later. If the call is interrupted, no letter is lost, but
-        another call may put one letter back a second time. Cost: 5 requests for each letter.
+        `QuotaExceeded`: some letters may be in the queue again; continue later. If the call is interrupted, no letter
+        is lost, but another call may requeue one letter a second time. Cost: 5 requests for each letter.
         """
         wanted = None if keys is None else set(keys)
         moved = 0

@@ -82,7 +82,7 @@ class _Shard:
     present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
-    """The records of the last scan, so that on a bucket alone only changed records are read again."""
+    """The records of the last scan: if the queue is on a bucket, only changed records are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[tuple[int, int | None], float] | None = None
@@ -121,7 +121,7 @@ class Reconciler:
     reservation.
 
     A new reconciler waits the full `stale_seconds` again before it resolves anything. A pass costs 1 read, 1 read for
-    each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 segments, and a GET for
+    each shard, and 1 scan for each shard that is not empty (on a bucket: a LIST for each 1000 segments, and a GET for
     each segment that changed since the last pass). Stale reservations cost 1 HEAD each, in parallel; 1 write for each
     of their segments; and 1 `add` for each shard in which reservations were aborted.
     """
@@ -148,8 +148,8 @@ class Reconciler:
         reservation, and is measured on the clock of this process. `head` makes a HEAD in the store that contains the
         topic's objects. `announce` is called with each change that has happened, before its entry is committed. Before
         the HEAD, `abort` is called with each change that an upload writes. So an object that the HEAD does not find can
-        never appear. If one of these calls is unavailable, the reservation waits for a later pass. A reservation that
-        names another `bucket` also waits. `UnavailableError`: the pass was cut short; continue later.
+        never appear. If one of these calls finds its store unavailable, the reservation waits for a later pass. A
+        reservation that names another `bucket` also waits. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
@@ -304,7 +304,7 @@ class Reconciler:
     def _sweep(self, name: str, foreign: list[Segment], reconciled: Counter[str]) -> None:
         if not foreign:
             return
-        # This read comes after the scan: a topic never gets a former epoch again.
+        # This read comes after the scan, so any other epoch is a former one. A topic never gets a former epoch again.
         epoch = self._queue.topics.get(name).epoch
         for segment in foreign:
             if segment.place.epoch != epoch:

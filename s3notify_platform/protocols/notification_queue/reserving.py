@@ -124,11 +124,11 @@ class Reservations:
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Counts the entries and creates their segments; returns an outcome for each event.
 
-        Then reads the topics again, unless they are still known. If the topic's epoch or quota changed, the call
-        removes its segments and begins again. So the quota is never exceeded, and `delete` leaves nothing: every later
-        deletion or recount finds the segment of each granted reservation. A client that changes the topic's epoch or
-        quota generation waits before it acts on the change. The segment's creation was answered before any such wait
-        could end. A refusal is always checked by a read.
+        Then reads the topics again, unless the process may still rely on its last read. If the topic's epoch or quota
+        changed, the call removes its segments and begins again. So the quota is never exceeded, and `delete` leaves no
+        segment: every later deletion or recount finds the segment of each granted reservation. A client that changes
+        the topic's epoch or quota generation waits before it acts on the change. The segment's creation was answered
+        before any such wait could end. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()

@@ -88,13 +88,14 @@ class Shards:
         return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
 
     def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
-        """Edits a segment, again after each conflict. Returns None if the segment is gone. Does not write an unchanged
-        segment.
+        """Edits a segment, again after each conflict. Returns None if the segment does not exist. Does not write an
+        unchanged segment.
 
         `known`: the segment as the caller last read or wrote it. Returns the result of the edit that was certainly
-        applied. After a lost answer, `edit` may find its work done already. Then the result does not contain this work,
-        as if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for each
-        conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
+        applied. After a lost answer, the function `edit` may find that its work is done. Then the result does not
+        contain this work, as if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2
+        requests for each conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment
+        again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
@@ -140,7 +141,8 @@ class Shards:
         """Frees the space of entries that this process removed, each entry once. Cost: 1 `add` for each shard.
 
         The request is sent once, so space is never freed twice. If the answer is lost, the space may stay in use until
-        the reconciler recounts the shard. A counter of an older generation is no longer read, and may be gone.
+        the reconciler recounts the shard. A counter of an older generation is no longer read, and may have been
+        deleted.
         """
         self.give_back_rooms(Counter(entry.place for entry in entries))
 

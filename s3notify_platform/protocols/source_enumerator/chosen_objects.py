@@ -102,7 +102,7 @@ class Choice:
         return [not self.why_not(*each) for each in zip(keys, listed.modified_ms, strict=True)]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
-        """True if it is certain that no key is the platform's own, and that no key is hidden or hidden keys are read.
+        """True if it is certain that no key is the platform's own, and that no key is left out as hidden.
         Tests many keys together, because a listing has millions of keys.
         """
         start = len(self.prefix)

@@ -72,10 +72,10 @@ class ObjectState:
     Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). If
     `reach_end` is true, the object was read to its end. The object's rows and rejects are in files of the generations
     `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. The other fields still describe
-    the parts of this version that were read. Such an object is not read further until it changes or is retried.
-    `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has removed the object, and
-    its rows stay. `gone` marks a key whose object has left. `again`: the object must be read again, although it has not
-    changed.
+    the parts of this version that were read. An object in quarantine is not read further until it changes or is
+    retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has removed the
+    object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read again,
+    although it has not changed.
     """
 
     key: str
@@ -143,10 +143,10 @@ def changes_of_slot(
 ) -> SlotChanges:
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left.
-    The object of a `pending` key is read further, from the offset that was reached. A `pending` key that was read to
-    its end is read again even with the same ETag. `stale` keys are read again. `expired` keys were removed by the
-    bucket's lifecycle. `stays`: true if a key counts as present although no version was found.
+    `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left. The
+    object of a `pending` key is read further, from the offset that was reached. If that object was read to its end, it
+    is read again, even with the same ETag. `stale` keys are read again. `expired` keys were removed by the bucket's
+    lifecycle. `stays`: true if a key counts as present although no version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}

@@ -138,7 +138,9 @@ class S3NotifyDataSource(DataSource):
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """See `DataSource.streamReader`. Raises `UsageError` before PySpark 4.2, whose streams have no start offset."""
+        """See `DataSource.streamReader`. Raises `UsageError` if PySpark is older than 4.2: its streams have no start
+        offset.
+        """
         try:
             from s3notify_platform.spark.datasource.stream import ChangesReader
         except ModuleNotFoundError as error:

@@ -58,7 +58,8 @@ from s3notify_platform.table.versions import created_ms, snapshot_of
 UNLIMITED: Final = 1 << 62
 
 REMEDY: Final = (
-    "use a new checkpoint, which begins with all rows of the table, or with the option since after a version"
+    "use a new checkpoint; the stream then begins with all rows of the table, or, with the option since, "
+    "after a version"
 )
 
 WITH_NEWEST: Final = -2

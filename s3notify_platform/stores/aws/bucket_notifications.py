@@ -1,7 +1,7 @@
 """The event notifications of a bucket. S3 keeps all notifications of a bucket in one document, and overwrites this
 document without a condition.
 
-A change reads the document, edits it, and writes it as a whole. Then the change reads the document twice more. The
+`BucketEvents.change` reads the document, edits it, and writes it as a whole. Then it reads the document twice more. The
 document's content decides if the change succeeded, also after a lost answer. Another writer may change the document in
 the milliseconds between our read and our write. In this case our write undoes the other writer's change without notice;
 every tool that writes this document has this problem. If another writer undoes our change, a later read shows this, and

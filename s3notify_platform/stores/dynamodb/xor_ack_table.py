@@ -4,9 +4,9 @@ same chains.
     {partition_key}: tag               stamp (binary)                      the package's item, its only one
     {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
 
-The package replaces its whole item with every stamp, so that item cannot hold our fields. The package deletes its item
-when the XOR is zero. The two items of a chain are read in one transaction. The two items are also written in one
-transaction, each under the condition that it is unchanged. The version of a record covers both items.
+The package replaces its whole item with every stamp. Therefore, its item cannot hold our fields. The package deletes
+its item when the XOR is zero. The two items of a chain are read in one transaction. The two items are also written in
+one transaction, each under the condition that it is unchanged. The version of a record covers both items.
 
 | found | read as |
 |---|---|

@@ -1,9 +1,9 @@
 """A clustered table has the same rows as its source, sorted by some columns. `table.follow` keeps the table in step
 with its source.
 
-So a query by these columns reads only the few files whose statistics include the query's values. The clustered table is
-a second table, and the source's table keeps its order by slot, because a slot read and an overwrite find their rows by
-this order: among clustered files, the rows of a slot or an object may be in every file.
+A query by these columns reads only the few files whose statistics include the query's values. The clustered table is a
+second table. The source's table keeps its order by slot, because reads of a slot and overwrites find their rows by this
+order. In a clustered table, the rows of a slot or an object may be in every file.
 
 Reading order: `cluster_order` (the columns), `bounds` (which files may hold a row, by their statistics),
 `cluster_files` (files of sorted rows), `clustered_round` (the next version, from the changes), `overlap` (the files

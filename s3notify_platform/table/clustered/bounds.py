@@ -19,8 +19,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """Returns, by the path of a file, the positions in `rows` of the rows that the file may have. Files without such
-    rows are left out.
+    """Returns, for each file that may have some of the rows, the positions of these rows in `rows`, by the file's path.
 
     Only the values in `columns` are compared.
     """

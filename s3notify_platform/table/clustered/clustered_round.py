@@ -9,7 +9,6 @@ together.
 |---|---|
 | advanced the table to a later version of its source, or to another source | commits nothing |
 | merged or rewrote files | searches the new files for the rows that left |
-| rolled the table back | commits nothing |
 """
 
 from collections.abc import Mapping, Sequence

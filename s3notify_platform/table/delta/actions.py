@@ -85,7 +85,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """A live file: a pack, or a file that another engine made of packs.
+    """A live file, whose rows are in the table: a pack, or a file that another engine made of packs.
 
     `rows`: the number of all rows in the file, or `UNKNOWN_ROWS`. `vector`: the rows that readers do not see. `slots`,
     `keys`: the least and the greatest slot and key that the file may have. `since`, `until`: the least and the greatest

@@ -173,7 +173,7 @@ class FollowingRound:
     |---|---|
     | advanced the table to a later version of its source, or to another source | commits nothing |
     | merged or rewrote packs or state files | is committed on top of that version |
-    | rolled the table back, or erased keys of its slots | fails with a conflict, and must be planned again |
+    | rolled the table back, or erased keys of the round's slots | fails with a conflict, and must be planned again |
     """
 
     round: RoundChange

@@ -113,10 +113,10 @@ class PackSet:
         *,
         without: frozenset[int] = frozenset(),
     ) -> PackChanges:
-        """Returns the changes of packs: the `own` packs are added to the live packs, and the rows of the `leaving`
-        objects are withdrawn.
+        """Returns the changes of packs: the packs in `own` are added to the live packs, and the rows of the objects in
+        `leaving` are withdrawn.
 
-        `without`: slots that are left out of the `own` packs, because another round has changed these slots.
+        `without`: slots that are left out of the packs in `own`, because another round has changed these slots.
         """
         packs = {pack.path: pack for pack in live}
         plan = plan_round(

@@ -5,8 +5,8 @@ after the last page, where readers of Parquet do not look. Then comes the footer
 of each page. Filters and footer are the *tail*. A process needs only the tail to find the page that may have a key.
 `StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
-The place of a state is (slot, key). The places in a file are from `first` to `end` (exclusive). Both bounds are keys of
-the file. So the bounds do not show an erased key.
+The place of a state is (slot, key). The places in a file are from `first` to `end` (exclusive). Each bound is the
+beginning of a slot, or is made from a key of the file. So the bounds do not show an erased key.
 """
 
 import io

@@ -93,7 +93,7 @@ POISON: dict[str, tuple[Callable[[str], bytes], ...]] = {
     ),
     "avro": (partial(no_file, b"Obj\x01"), avro_of_year_10000, avro_in_itself),
 }  # fmt: skip
-"""Files that give one reject, whose bytes contain the mark."""
+"""Files that give one reject each. The bytes of the reject contain the mark."""
 
 PIECES = ("plain", "ünïcode 🙂", 'say "no"', "a,b", "two\nlines", "", " ", "x" * 60, "1", "{}", "\\n")
 

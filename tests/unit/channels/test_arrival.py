@@ -80,7 +80,7 @@ def test_the_probe_measures_the_seconds_until_the_queue_has_the_change() -> None
     assert site.keys() == set()
 
 
-def test_the_probe_gives_up_after_its_time_or_if_hopeless() -> None:
+def test_the_probe_gives_up_after_its_time_or_if_no_event_can_arrive() -> None:
     """Otherwise `s3notify doctor` would wait for ever, or leave objects behind, if no event arrives."""
     site = Site(late=None)
     began = site.clock.now
@@ -146,7 +146,7 @@ def test_a_probe_object_in_doubt_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("root", [False, True])
-def test_the_newest_objects_signal_gives_its_delay(root: bool) -> None:
+def test_the_signal_of_the_newest_object_gives_its_delay(root: bool) -> None:
     """Otherwise `s3notify doctor` would report a wrong delay, or none, for a bucket without write permission."""
     site = Site(late=None)
 

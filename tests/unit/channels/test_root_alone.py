@@ -37,7 +37,7 @@ def slots(*keys):
 
 
 def test_a_put_moves_only_the_root(world):
-    """Otherwise a put would need one more PUT, or the root would move before the entry is there."""
+    """Otherwise a put would need one more PUT, or the root would move before the entry is in the queue."""
     faulty = FaultyStore(world.objects)
     opened(world, faulty).put("a", b"1")
     assert [f"{call.method} {call.key}" for call, _ in faulty.calls] == ["put a", f"put {KS}_"]
@@ -132,7 +132,7 @@ def test_the_reconciler_does_not_repeat_a_signal_of_the_root(world, reconciler):
     assert signals(world) == {"_"}
 
 
-def test_the_reconciler_signals_entries_that_no_root_has_signalled(world, reconciler):
+def test_the_reconciler_signals_entries_if_the_root_did_not_move_for_them(world, reconciler):
     """Otherwise a change would not be found if its writer was killed between the commit and the signal of the root."""
     opened(world).put("a", b"1")
     reconciler.reconcile()

@@ -165,7 +165,7 @@ def test_missing_credentials_are_one_line(doctor, monkeypatch, tmp_path):
 
 @pytest.mark.server
 @pytest.mark.parametrize("refused", [False, True])
-def test_versions_that_do_not_go_together(doctor, ministack, monkeypatch, refused):
+def test_versions_that_do_not_fit_each_other_are_reported(doctor, ministack, monkeypatch, refused):
     """The output has the command to type. The exit code is 1 if the package's Dagster part does not load with the
     installed versions.
     """

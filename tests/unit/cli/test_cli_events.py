@@ -239,6 +239,23 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
 
 
 @pytest.mark.server
+def test_doctor_says_that_it_could_not_read_the_setup(project: Project) -> None:
+    """Otherwise doctor would say that all parts exist, although it may not look at them and has seen no event."""
+    project.init("--yes")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        refusing = f"endpoint_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
+        (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
+        line = line.replace(f"endpoint_url: '{project.server.endpoint_url}'}}", refusing)
+        project.write(f"  hidden_files: read\n{line}\n")
+        answer = project.run("doctor", "orders")
+        server.shutdown()
+    assert refusing in line
+    assert "events: the parts were not checked: " in answer.output, answer.output
+    assert "judge by" in answer.output
+
+
+@pytest.mark.server
 def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
     """The YAML's line with a queue is removed only after this queue is deleted. A line that names another user's queue
     stays.
@@ -270,7 +287,7 @@ def test_a_yaml_in_one_line_is_left_to_the_user(project: Project) -> None:
 
 
 @pytest.mark.server
-def test_an_overlapping_notification_is_named_first(project: Project) -> None:
+def test_an_overlapping_notification_is_named_before_any_queue_is_made(project: Project) -> None:
     project.client("sqs").create_queue(QueueName=f"q-{project.bucket}")
     arn = f"arn:aws:sqs:us-east-1:000000000000:q-{project.bucket}"
     theirs = {"Id": "crawler", "QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}
@@ -360,7 +377,7 @@ def test_the_inlet_command_takes_settings_from_the_yaml(
         (["orders", "--events", "--bucket", "b", "--event-queue", "a.fifo"], "FIFO"),
     ],
 )
-def test_options_that_contradict_are_refused(
+def test_incomplete_or_wrong_options_are_refused(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -80,7 +80,7 @@ def test_history_lists_versions_newest_first(run: Run) -> None:
 
 
 def test_history_tells_time_and_run(place: Place, run: Run) -> None:
-    """The time is the store's. If the batch has no run, the run is the batch."""
+    """The time is by the store's clock. If a version has no run, the name of its batch is shown as the run."""
     moment = place.moment()
     place.put("b", 3)
     place.ingest().run(place.source.location.all_slots(), batch="third", run="a-run")
@@ -97,7 +97,7 @@ def values(answer: Result) -> list[int]:
     return sorted(json.loads(line)["a"] for line in answer.stdout.splitlines())
 
 
-def test_rows_of_a_table_or_a_slot(run: Run) -> None:
+def test_rows_prints_rows_of_a_table_or_of_a_slot(run: Run) -> None:
     """The newest version is the default; --version and --at select another version."""
     assert values(run("rows", "orders")) == [2, 10, 11]
     assert values(run("rows", "orders", "--slot", str(SLOT))) == [10, 11]

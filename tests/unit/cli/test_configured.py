@@ -329,7 +329,7 @@ def test_a_source_does_not_read_objects_of_the_platform(project: Callable[..., N
         ("hidden_files: read", "raw/orders/_1.csv", True),
     ],
 )
-def test_explain_knows_the_choice_in_the_yaml(
+def test_explain_follows_the_yaml_s_choice_of_objects(
     bucket: S3Config, tmp_path: Path, setting: str, key: str, chosen: bool
 ) -> None:
     file = tmp_path / "defs" / "orders" / "defs.yaml"

@@ -104,7 +104,7 @@ def test_connection_options_stand_last(flag: str) -> None:
     assert HEADINGS[-3:] == (PLACE, CONNECTION, DYNAMODB)
 
 
-def test_a_name_in_the_yaml_says_the_connection() -> None:
+def test_a_name_in_the_yaml_replaces_the_connection_options() -> None:
     """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show these options,
     because both commands also run without a YAML.
     """

@@ -29,7 +29,9 @@ EXPECTED = {
     "inlet": {"signals": "P", "queue": "PDG"},
     "outlet": {"queue": "PDG"},
 }  # fmt: skip
-"""Expected actions by role and kind of object: only writers change the source's objects, and never the platform's."""
+"""Expected actions by role and kind of object. Only writers change the source's objects, and no writer changes the
+platform's objects.
+"""
 
 BUCKETS = {
     "one": ("b", "b", None),

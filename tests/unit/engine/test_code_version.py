@@ -95,7 +95,7 @@ def test_a_declared_version_reads_each_object_once(ministack: S3Server) -> None:
     assert not sum(each.objects for each in place.run("again", code_version="v2").slots.values())
 
 
-def test_unknown_code_makes_no_slot_stale(ministack: S3Server) -> None:
+def test_no_slot_is_stale_for_unknown_code(ministack: S3Server) -> None:
     """Rows made by unknown code are stale for every known code."""
     place, slots = filled(ministack)
     assert stale(place, "") == set()

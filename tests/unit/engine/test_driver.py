@@ -54,7 +54,7 @@ def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
 
 
 def test_a_run_reports_its_progress(ministack: S3Server) -> None:
-    """Each round except the last reports the remaining objects, and from the second round on the remaining time."""
+    """Each round except the last reports the remaining objects and, from the second round on, the remaining time."""
     place = Place(ministack, max_objects=1, slots=1)
     for number in range(3):
         place.put(f"{number}", number)
@@ -131,7 +131,7 @@ def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Ser
     assert rounds <= MAX_CONFLICTS
 
 
-def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None:
+def test_a_round_that_is_not_committed_leaves_the_table_unchanged(ministack: S3Server) -> None:
     """Files that no commit names do not belong to the table. The next run loads everything."""
     place = Place(ministack)
     place.put("a", 1)
@@ -171,8 +171,8 @@ def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, 
 
 
 def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> None:
-    """The table must not silently go back to an older version: runs refuse it until a person accepts the
-    older version.
+    """The table must not silently go back to an older version: runs refuse the table until a
+    person accepts the older version.
     """
     place = Place(ministack)
     for number in (1, 2):
@@ -263,7 +263,7 @@ def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Serv
     assert place.values() == Counter([119])
 
 
-def test_a_known_record_in_another_bucket_detects_an_emptied_one(ministack: S3Server) -> None:
+def test_an_emptied_bucket_is_noticed_by_a_known_record_in_another_bucket(ministack: S3Server) -> None:
     """The platform's bucket was emptied, so it has no trace of the loss."""
     vault = ministack.make_bucket()
     place = Place(ministack, known_bucket=vault)

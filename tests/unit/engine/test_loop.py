@@ -27,7 +27,7 @@ ORDER = ["ask_again", "note_writers", "note_open", "settle", "acknowledge"]
 
 
 class Recorded:
-    """The steps of a driver, which only records their names."""
+    """A driver that only records the names of its steps."""
 
     def __init__(self, record: Callable[[str], None]) -> None:
         self._record = record

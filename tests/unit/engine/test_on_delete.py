@@ -1,4 +1,4 @@
-"""The rows of objects that leave: withdrawn, kept, or kept only if events say that the objects expired."""
+"""The rows of objects that leave the bucket: withdrawn, kept, or kept only if events say that the objects expired."""
 
 from collections import Counter
 from typing import Any
@@ -139,7 +139,7 @@ def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, 
     assert place.follow(listing=listing) == Counter()
 
 
-def test_the_expiry_of_an_old_version_is_not_of_the_object(ministack: S3Server) -> None:
+def test_the_expiry_of_an_old_version_does_not_count_for_the_object(ministack: S3Server) -> None:
     """A person deletes keys of a versioned bucket.
 
     Later, the bucket's lifecycle deletes older versions of these keys by their ids.
@@ -154,7 +154,9 @@ def test_the_expiry_of_an_old_version_is_not_of_the_object(ministack: S3Server) 
 
 
 @pytest.mark.parametrize("listing", [False, True])
-def test_the_deletion_of_an_old_version_is_not_of_the_object(ministack: S3Server, listing: bool) -> None:
+def test_the_deletion_of_an_old_version_does_not_count_for_the_object(
+    ministack: S3Server, listing: bool
+) -> None:
     """An expired object stays expired if the version behind its delete marker is deleted in the same batch."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)

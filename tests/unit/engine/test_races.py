@@ -68,7 +68,7 @@ def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
 
 
 def test_an_object_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
-    """The object's pinned read fails, and the other objects are committed. The new object version has its own
+    """The read of the planned version fails, and the other objects are committed. The new object version has its own
     signal.
     """
     place.put("a", 1)
@@ -83,7 +83,7 @@ def test_an_object_overwritten_before_it_is_read_keeps_its_rows(place: Place) ->
     assert place.values() == {4: 1, 3: 1}
 
 
-def test_only_superseded_objects_commit_nothing(place: Place) -> None:
+def test_a_run_with_only_superseded_objects_commits_nothing(place: Place) -> None:
     place.put("a", 1)
     result = ingest(place, lambda: place.put("a", 2))
     assert (result.status, result.superseded) == ("unchanged", 1)
@@ -92,7 +92,7 @@ def test_only_superseded_objects_commit_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", "//"])
-def test_an_object_deleted_before_it_is_read_leaves(place: Place, odd: str) -> None:
+def test_an_object_deleted_before_it_is_read_loses_its_rows(place: Place, odd: str) -> None:
     """The deletion wins: the object's old rows leave in this commit.
 
     Nothing fails, whichever client reads the object.

@@ -64,7 +64,7 @@ def test_the_second_batch_lists_the_bucket_and_the_newest_versions(place: Place,
     assert place.values() == Counter([2])
 
 
-def test_following_entries_lists_only_the_queue(place: Place, process: Any) -> None:
+def test_a_batch_that_follows_entries_lists_only_the_queue(place: Place, process: Any) -> None:
     """The process lists neither the bucket nor the table."""
     one, queue = process(), place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
@@ -109,7 +109,9 @@ def test_a_forgotten_table_is_noticed(place: Place, process: Any) -> None:
 
 
 @pytest.mark.parametrize("beyond_half", [True, False])
-def test_an_old_memory_follows_the_newest_version(place: Place, process: Any, *, beyond_half: bool) -> None:
+def test_a_process_with_an_old_snapshot_opens_the_newest_version(
+    place: Place, process: Any, *, beyond_half: bool
+) -> None:
     """Vacuum may have removed the versions between the remembered version and the newest version."""
     one, other = process(), process()
     place.put("a", 0)

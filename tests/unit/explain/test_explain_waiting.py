@@ -36,7 +36,7 @@ def test_an_entry_without_a_signal_is_explained(place):
     assert "not signalled yet; its writer or a reconciler has to signal it" in text
 
 
-def test_a_reservation_counts_as_being_written(place):
+def test_a_reserved_change_counts_as_being_written(place):
     """The verdict must be the same with and without the object."""
     assert isinstance(place.queue.reserve("orders", place.event()), Reservation)
     place.pass_time(3)
@@ -75,7 +75,7 @@ def test_an_open_batch_is_found_by_the_sensor(place):
 
 
 def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes(place):
-    """Only a batch that lists can find a change without an entry."""
+    """Only a batch that lists the bucket can find a change without an entry."""
     place.put(queued=False)
     place.open_batch(1)
     assert place.ask().verdict.kind == "signalled"
@@ -120,7 +120,7 @@ def test_a_change_that_waits_for_a_rescan_is_explained(place):
     place.backlog.add([SLOT], unqueued=True)
     kind, text = said(place.ask())
     assert kind == "rescan"
-    assert text.startswith(f"waits for a rescan: the next batch that lists compares slot {SLOT}")
+    assert text.startswith(f"waits for a rescan: the next listing compares slot {SLOT}")
 
 
 def test_a_source_before_its_first_listing_loses_nothing():
@@ -148,12 +148,12 @@ def test_an_unannounced_change_is_unseen(place):
     kind, text = said(place.ask())
     assert kind == "unseen"
     assert text.startswith(
-        "not announced: no entry, and the slot's signal is older than the object: its writer does not signal, or an"
+        "not announced: no entry, and the slot's signal is older than the object: the object's writer does not signal"
     )
     place.pass_time(5)
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
-    assert "for another key, since its writer queues" in said(place.ask())[1]
+    assert "for another key, since the signal's writer queues" in said(place.ask())[1]
     place.publish(Put(key=other, body=b""), queued=False)
     assert place.ask().verdict.kind == "signalled"
     assert place.ask(seen=digest_of(place.signal_etag())).verdict.kind == "unseen"
@@ -171,7 +171,7 @@ def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
     assert place.ask().verdict.kind == "signalled"
 
 
-def test_a_sensor_that_does_not_tick_is_named_where_a_change_waits_for_a_batch(place):
+def test_a_sensor_that_does_not_tick_is_named_if_a_change_waits_for_a_batch(place):
     """The answer promises nothing. The answer says that the next batch depends on the sensor, and shows all known facts
     about the sensor.
     """
@@ -192,7 +192,7 @@ def test_a_sensor_that_does_not_tick_is_named_where_a_change_waits_for_a_batch(p
     assert place.ask().document()["sensor_on"] is None
 
 
-def test_a_paused_source_is_no_reason_where_the_table_agrees(place):
+def test_a_paused_source_is_not_named_if_the_object_is_committed(place):
     place.put()
     place.commit(place.state())
     kind, text = said(place.ask(on=False))

@@ -1,4 +1,4 @@
-"""Compressed and encoded bytes become text: the complete text, or the text before the damage, and then the reason."""
+"""Compressed and encoded bytes become the complete text, or the text before the damage followed by the reason."""
 
 import gzip
 import sys

@@ -397,7 +397,7 @@ csv_records = st.lists(st.tuples(st.integers(-9, 9), csv_text), max_size=5)
 
 
 @given(st.lists(csv_records, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]))
-def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]]], end: str) -> None:
+def test_csv_written_by_python_is_read_back(contents: list[list[tuple[int, str]]], end: str) -> None:
     """Everything that Python's CSV writer writes is read back unchanged, even values with quotes and line ends."""
     objects = []
     for records in contents:

@@ -86,7 +86,7 @@ def test_inference_next_to_a_bad_object_works(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_a_bad_object_ends_as_a_big_object(name: str) -> None:
+def test_the_read_of_a_bad_object_in_pieces_ends(name: str) -> None:
     """Objects that are too big for memory are read piece by piece. The read in pieces must end, too."""
     body = CORPUS[name]
     target = Target(schema=SCHEMA, inferred=True)

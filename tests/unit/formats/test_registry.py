@@ -123,7 +123,7 @@ def test_malformed_records_are_rejected() -> None:
         assert reasons[2] == "id: 'y' does not fit int64"
 
 
-def test_a_text_without_an_encoding_rejects_only_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_cannot_be_encoded_rejects_only_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a format that decodes escapes would lose an object's good records because of one escape."""
     monkeypatch.setitem(FORMATS, "escaped", Escaped())
     rows, rejects = take([b"id=1 name=ada\nid=2 name=\\ud800\nid=3 name=\\u00e4\n"], SCHEMA, "escaped")

@@ -285,7 +285,7 @@ class Apart:
     def in_all_ways(
         self, fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool
     ) -> list[list[Outcome]]:
-        """If an object crashes the process when it is read alone, it counts as reported."""
+        """An object that crashes the process when read alone counts as reported."""
         self._pool = self._pool or ProcessPoolExecutor(1, get_context("spawn"))
         try:
             return self._pool.submit(in_all_ways, fmt, codec, bodies, inferred).result()

@@ -78,7 +78,7 @@ def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], li
 
 
 @given(bodies, places, tiny)
-def test_a_later_split_goes_on_where_one_ended(
+def test_a_later_split_goes_on_where_the_earlier_split_ended(
     made: tuple[str, bytes], at: list[int], limits: Limits
 ) -> None:
     """A record must begin where the earlier split ended, even if values are quoted."""
@@ -286,7 +286,7 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
 
 
 def test_closing_a_reader_does_not_wait_for_its_reads() -> None:
-    """The garbage collector may close a reader in any thread, even in a thread that the reads need to finish."""
+    """The garbage collector may close a reader in any thread, even in a thread that the reads need in order to end."""
     go_on, done = Event(), list[int]()
 
     class Slow(BytesInMemory):

@@ -183,7 +183,7 @@ def test_bad_records_do_not_slow_down_the_others(
 
 @pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
-def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
+def test_a_text_is_converted_as_by_the_csv_reader(name: str, text: str) -> None:
     """A text must have the same result alone and next to a text that does not fit."""
     column = SCHEMA.field(name)
     values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD.null_texts)
@@ -197,8 +197,8 @@ def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> Non
 
 
 @pytest.mark.parametrize("string", ["info", "Info", "Infinity"])
-def test_a_string_does_not_hide_an_infinity(string: str) -> None:
-    """A number that is too large does not become an infinity, whatever the other strings are."""
+def test_a_text_like_infinity_does_not_hide_a_number_that_is_too_large(string: str) -> None:
+    """A number that is too large does not become an infinity, whatever strings the record has."""
     rows, (reject,) = take([b'{"f":1e999,"s":"%s"}' % string.encode()], SCHEMA, "jsonl")
     assert not rows
     assert "1e999" in reject.reason

@@ -134,7 +134,7 @@ def test_no_text_is_guessed(text: str) -> None:
         assert text.strip(" \t") == written
 
 
-def test_days_without_their_times() -> None:
+def test_time_of_day_is_omitted_for_a_date_column() -> None:
     texts = pa.array(["31.01.2026 23:59", None])
     found = pc.cast(time_pattern("dd.MM.yyyy HH:mm").iso(texts, days=True), pa.date32())
     assert found.to_pylist() == [date(2026, 1, 31), None]

@@ -89,7 +89,7 @@ def test_a_number_that_is_too_large_is_not_an_infinity(fmt: str, body: bytes, fi
 
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv"])
-def test_not_a_number_is_a_number(fmt: str) -> None:
+def test_nan_is_a_float_and_no_integer(fmt: str) -> None:
     body = b'{"v":NaN}' if fmt == "jsonl" else b"v\nNaN\n"
     assert one(body, FLOAT, fmt) != one(body, FLOAT, fmt)
     assert one(body, INT, fmt) is NO

@@ -21,7 +21,7 @@ ALL = sorted(
 
 
 @pytest.mark.parametrize("error", ALL)
-def test_errors_have_one_base_class_and_pickle_whole(error):
+def test_errors_have_one_base_class_and_are_pickled_whole(error):
     """Otherwise an error in a Spark worker would reach the driver without its type or message."""
     found = pickle.loads(pickle.dumps(error("what happened")))
     assert type(found) is error
@@ -36,7 +36,7 @@ def test_attributes_survive_pickling():
     assert (str(found), found.keys, found.outcomes) == ("half done", ("a", "b"), ())
 
 
-def test_the_named_errors_of_xor_ack_say_what_to_do():
+def test_the_named_errors_of_xor_ack_have_general_base_classes():
     """Otherwise a caller that handles `ConflictError` or `NotFoundError` would miss the named errors of xor-ack."""
     assert issubclass(errors.TagExists, ConflictError)
     assert issubclass(errors.StaleLocalData, ConflictError)

@@ -56,7 +56,7 @@ def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.C
 
 
 @pytest.mark.server
-def test_the_base_publishes_and_follows(
+def test_an_installation_without_extras_publishes_and_follows_changes(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
     """Otherwise a writer would need Arrow, Spark or Dagster, or the error of a command would not name the extra to

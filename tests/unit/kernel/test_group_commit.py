@@ -139,7 +139,7 @@ def test_an_interrupted_leader_leaves_its_work_to_the_next_leader():
     assert sorted(map(str, served)) == ["1", "2", "interrupted"]
 
 
-def test_an_error_inside_does_not_delay_other_threads():
+def test_an_error_between_the_two_stages_does_not_delay_other_threads():
     """Otherwise other threads would wait for a thread that has left."""
     turns = Turns()
     sharing = turns.sharing(linger_seconds=FOREVER)

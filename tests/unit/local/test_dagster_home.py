@@ -78,7 +78,7 @@ def test_a_file_that_is_no_dagster_yaml_is_refused(tmp_path: Path, text: str) ->
         prepare_home(tmp_path)
 
 
-def test_it_goes_alone(tmp_path: Path) -> None:
+def test_a_name_beside_dagster_home_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["init", "orders", "--dagster-home", str(tmp_path / "home")])
     assert done.exit_code == 2
     assert not (tmp_path / "home").exists()

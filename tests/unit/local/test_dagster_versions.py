@@ -92,7 +92,7 @@ def test_a_component_of_another_minor_names_the_line_to_type(tmp_path: Path) -> 
     assert "SAID dagster 1.14.2 is installed" in ran.stdout, ran.stderr
 
 
-def test_the_minor_is_that_of_pyproject() -> None:
+def test_the_minor_version_is_the_one_in_pyproject() -> None:
     text = tomllib.loads((PROJECT.parent / "pyproject.toml").read_text())
     extra = {
         one.name: one.specifier

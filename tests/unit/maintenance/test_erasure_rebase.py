@@ -33,9 +33,9 @@ def erased(rounds, clock, *others):
 
 
 def check(rounds, store, clock, bucket):
-    """Asserts that nothing of the object is left, and that everything else is there.
+    """Asserts that nothing of the object is left, and that nothing else is missing.
 
-    A repetition removes young files: these files may belong to a run that is not committed yet.
+    The first erasure keeps young files, since they may belong to an uncommitted run. A repetition removes them.
     """
     assert rounds().contents() == bucket
     clock.sleep(60)
@@ -108,15 +108,15 @@ def test_erasure_fails_at_a_refused_version_of_another_engine(rounds, clock):
 
 
 @pytest.mark.parametrize("key", [KEY, "b-person88"], ids=["the same object", "another object"])
-def test_two_erasures_at_once(rounds, store, clock, key):
-    """The other erasure may have cut the log below the version on which this one was planned."""
+def test_two_erasures_at_once_leave_nothing_of_their_objects(rounds, store, clock, key):
+    """The other erasure may have cut the log below the version on which this erasure was planned."""
     bucket = filled(rounds, clock)
     if key != KEY:
         commit(rounds(), {**bucket, KEY: ("etag4711-b", ROWS), key: ("x", (1, 2, 3))})
         clock.sleep(60)
     erased(rounds, clock, lambda: erase(rounds().whole, slot_of_key(key), key, clock=clock))
     check(rounds, store, clock, bucket)
-    erase(rounds().whole, slot_of_key(key), key, clock=clock)  # files of this test's own attempt may hold it
+    erase(rounds().whole, slot_of_key(key), key, clock=clock)  # files of the overtaken erasure may hold `key`
     assert holding(store, key) == set()
     assert rounds().contents() == bucket
 

@@ -183,7 +183,7 @@ def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
     assert queue.topics.find("orders") is None
 
 
-def test_topic_that_serves_two_tables_stays_with_the_other(ministack: S3Server) -> None:
+def test_topic_that_serves_two_tables_stays_for_the_other_table(ministack: S3Server) -> None:
     """Afterwards the topic's record names only the other table."""
     prod = Place(ministack)
     prod.put("a", 1)

@@ -70,7 +70,7 @@ def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> No
     assert place.values() == {10: 1, 11: 1, 2: 1}
 
 
-def test_version_at_a_time_is_the_newest_one_then(place: Place) -> None:
+def test_version_at_a_time_is_the_newest_version_at_that_time(place: Place) -> None:
     """A time between two versions selects the earlier one. A time before the first version is refused."""
     newest, moment = place.snapshot().version, place.moment()
     place.put("b", 20)

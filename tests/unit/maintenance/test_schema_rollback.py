@@ -1,4 +1,4 @@
-"""A rollback to an earlier schema is possible only if no live value would become invisible."""
+"""A rollback to an earlier schema is possible only if no value in the table would become invisible."""
 
 import json
 from typing import Any
@@ -100,7 +100,7 @@ def test_columns_without_values_leave_the_schema() -> None:
     ]
 
 
-def test_schema_rollback_is_refused_while_a_column_that_would_go_has_a_value() -> None:
+def test_schema_rollback_is_refused_while_a_column_to_be_removed_has_a_value() -> None:
     site = Site()
     site.commit("k2", SECOND, a=[1, 2], b=[None, 5], s=[{"x": 1}, None])
     planned = plan_schema_rollback(site.table, 1)

@@ -158,7 +158,7 @@ def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
     assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
 
 
-def test_late_version_conflicts_with_an_emptied_one(rounds, store, clock):
+def test_late_version_conflicts_with_an_emptied_version(rounds, store, clock):
     """The request that creates the version was in flight during the erasure. This late request must not create a
     version in the part of the log that was cut off.
     """

@@ -121,7 +121,7 @@ def test_rollback_restarts_after_others_merged_packs(rounds):
 
 
 def test_rollback_restarts_after_others_let_the_schema_grow(rounds):
-    """The column of the other writer is undone. Otherwise the table would have a column of no version's rows."""
+    """The other writer's column is undone. Otherwise the table would have a column that the earlier version lacks."""
     first, at_first, second, _ = filled(rounds)
 
     def other():
@@ -152,7 +152,7 @@ def test_rollback_never_lowers_the_protocol(rounds):
     assert rounds().contents(found) == first
 
 
-def test_rollback_after_another_rollback_continues_from_there(rounds):
+def test_rollback_has_nothing_left_to_commit_after_the_same_rollback(rounds):
     first, at_first, _, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -181,7 +181,7 @@ def test_round_planned_before_a_rollback_commits_only_unchanged_slots(rounds):
 # Files removed by vacuum
 
 
-def test_rollback_to_a_version_cut_by_vacuum_names_the_oldest_one(rounds, clock):
+def test_error_of_a_rollback_to_a_version_cut_by_vacuum_names_the_oldest_version(rounds, clock):
     _, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 22)
     cleaned(rounds, clock)

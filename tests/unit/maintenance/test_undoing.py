@@ -122,7 +122,7 @@ def checkpointed(store, version, base, packs):
     store.put(LAYOUT.last_checkpoint, name.dumps())
 
 
-def test_refused_version_with_a_checkpoint_is_refused(rounds, store):
+def test_checkpoint_of_another_engine_does_not_hide_a_refused_version(rounds, store):
     _, _, second, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
     checkpointed(store, at_second.version + 1, at_second, ())
@@ -146,7 +146,7 @@ def test_adopted_version_with_a_checkpoint_is_read(rounds, store):
     assert committed(rounds, {**second, "b1": ("x", (1,))}).version == at_second.version + 2
 
 
-def test_rollback_by_leases_undoes_any_version_of_another_engine(store, clock):
+def test_rollback_under_leases_undoes_any_version_of_another_engine(store, clock):
     process = Rounds(store=store, clock=clock)
     bucket = {"a1": ("a", (1, 2, 3))}
     process.commit(process.planned(bucket))
@@ -160,7 +160,7 @@ def test_rollback_by_leases_undoes_any_version_of_another_engine(store, clock):
     assert process.contents() == bucket
 
 
-def test_refused_version_after_a_rollback_is_refused(rounds, store):
+def test_version_that_changes_rows_after_a_rollback_is_refused(rounds, store):
     """An earlier rollback does not permit later changes of other engines."""
     _, _, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
@@ -170,7 +170,7 @@ def test_refused_version_after_a_rollback_is_refused(rounds, store):
         rounds().table.opened()
 
 
-def test_platform_version_that_undoes_nothing_permits_nothing(rounds, store):
+def test_table_stays_refused_after_a_platform_version_that_undoes_nothing(rounds, store):
     _, _, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
     later = LogVersion(number=7, parent=at_second.number, table=at_second.table)

@@ -97,7 +97,7 @@ def test_run_that_slept_does_not_commit_removed_files(table, store, clock):
     assert table.counted() == {1: 1}
 
 
-def test_log_is_cut_below_a_checkpoint_named_for_the_longest_run(table, store, clock):
+def test_log_is_cut_only_below_a_checkpoint_named_longer_than_a_run_takes(table, store, clock):
     for _ in range(2 * CHECKPOINT_EVERY + 1):
         commit(table, 1)
     clock.sleep(RETENTION + 1)
@@ -204,8 +204,8 @@ def orphaned(table, store, clock):
     [(None, {1: 2}), (Grows(), {1: 1}), (Names(), {1: 1, 5: 1})],
     ids=["changed slots", "grew the schema", "names a file"],
 )
-def test_vacuum_begins_on_top_of_other_writers(table, store, clock, change, counts):
-    """A file that another writer's version names is kept, though no version named it when the vacuum listed."""
+def test_vacuum_goes_on_after_another_writer_committed(table, store, clock, change, counts):
+    """A file that another writer's version names is kept, though no version named it when the vacuum listed files."""
     names = orphaned(table, store, clock)
 
     def other():
@@ -223,7 +223,7 @@ def test_vacuum_begins_on_top_of_other_writers(table, store, clock, change, coun
     assert bool(fields) == isinstance(change, Grows), "the vacuum keeps the schema"
 
 
-def test_vacuum_begins_on_top_of_another_engine_that_merged_packs(table, store, clock):
+def test_vacuum_goes_on_after_another_engine_merged_packs(table, store, clock):
     """The other engine's version adds an old file that no version named before. The vacuum must keep this file."""
     names = orphaned(table, store, clock)
     base = table.opened()

@@ -33,8 +33,8 @@ def test_a_run_may_wait_only_in_some_statuses(status, batch_waits, service_waits
     assert (view(status).queued, view(status, waits=WAITS).queued) == (batch_waits, service_waits)
 
 
-def test_a_run_that_could_not_be_launched_falls_silent():
-    """A run whose launch failed stays `NOT_STARTED`. If the run did not fall silent, the run's slots would wait
+def test_a_run_that_could_not_be_launched_counts_as_silent():
+    """A run whose launch failed stays `NOT_STARTED`. If the run never counted as silent, its slots would wait
     forever.
     """
     now_ms = round(datetime.now(UTC).timestamp() * 1000)

@@ -54,7 +54,7 @@ def test_a_conflict_returns_the_stored_record(records):
 
 
 @pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
-def test_a_creation_sent_once_is_not_repeated(records, doubt):
+def test_a_creation_that_must_be_sent_once_is_not_repeated(records, doubt):
     """Otherwise a record that was created and removed since would be created again."""
     with pytest.raises(UnknownOutcomeError):
         writes(records, [doubt]).create("p", "a", b"1", once=True)
@@ -80,7 +80,7 @@ def test_a_store_that_never_answers_is_given_up(records):
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_change_that_removes_returns_only_its_own_result(records, doubt):
+def test_a_change_that_removes_a_record_returns_only_its_own_result(records, doubt):
     """Otherwise two callers would both report that they removed the record."""
     records.create("p", "a", b"1")
 

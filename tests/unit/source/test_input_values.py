@@ -45,9 +45,12 @@ def input_of(**settings: Any) -> Input:
         ),
         (
             {"payload_column": "raw", "schema": "id int, Raw string"},
-            "'Raw' is one of the data, and of payload_column",
+            "'Raw' is a data column, and also in payload_column",
         ),
-        ({"payload_column": "value", "format": "text"}, "'value' is one of the data, and of payload_column"),
+        (
+            {"payload_column": "value", "format": "text"},
+            "'value' is a data column, and also in payload_column",
+        ),
         ({"expect": "a >"}, "expect: rule 'a >' does not parse"),
         (
             {"expect": "b > 0", "schema": "a int"},

@@ -275,7 +275,7 @@ def test_lease_times_have_the_same_effect_from_everywhere(tmp_path: Path) -> Non
         assert commits._settings == LEASES
 
 
-def test_object_stores_form_of_commit_is_accepted_everywhere(tmp_path: Path) -> None:
+def test_commit_in_the_notation_of_object_store_is_accepted_everywhere(tmp_path: Path) -> None:
     """One text must have the same effect as three settings; commands must find the lease table in the YAML too."""
     place = {"name": "orders", "bucket": "b", "prefix": "raw/"}
     spelled = {"commit": "dynamodb", "lease_table": "leases", "lease_timeout_seconds": 5.0}

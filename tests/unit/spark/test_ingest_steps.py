@@ -1,4 +1,4 @@
-"""The steps of `s3notify ingest` after a commit: which slots wait in the backlog, and what it says of them."""
+"""The steps of `s3notify ingest` after a commit: which slots wait in the backlog, and what the backlog says of them."""
 
 from collections.abc import Callable
 
@@ -105,7 +105,7 @@ def test_failed_and_unfinished_slots_wait_in_the_backlog(clock: HandClock, sourc
 
 
 def test_a_listing_settles_the_slots_that_waited_before_it(clock: HandClock, source: Source) -> None:
-    """Slots that failed, are unfinished, or were added after the read stay."""
+    """Slots that failed, are unfinished, or were added after the read stay in the backlog."""
     steps = steps_of(source, Decision(how="everything", topic="e"), clock, [], [])
     close(done(source), steps)
     rescans: Rescans = steps.backlog.read()

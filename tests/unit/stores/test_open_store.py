@@ -54,7 +54,7 @@ def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> S
 
 
 def test_requests_for_records_are_counted(source: Source) -> None:
-    """The records of a source and of the queue have one counter. Requests through a caller's store are not in it."""
+    """The records of a source and of the queue have one counter. Requests through a caller's store are not counted."""
     place = source.location.platform
     before = record_requests(place)
     source.location.records().create("p", "k", b"1")

@@ -46,7 +46,7 @@ def test_committed_change_is_visible_to_another_process(store):
     assert Table(store=store).counted() == {1: 1, 2: 2, 3: 1}
 
 
-def test_commit_takes_two_writes_besides_its_files_and_one_of_known(store):
+def test_commit_takes_one_write_for_each_file_and_three_more(store):
     counting = CountingStore(store)
     table = Table(store=counting)
     base = table.opened()
@@ -174,7 +174,7 @@ def test_refusal_of_a_repeated_request_is_not_a_conflict(store):
     assert Table(store=store).counted() == {1: 1}
 
 
-def test_old_snapshot_is_not_committed_on(store):
+def test_commit_on_an_old_snapshot_is_refused(store):
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})
     base = table.opened()
@@ -277,7 +277,7 @@ def test_table_without_its_record_is_refused(store):
             read()
 
 
-def test_restored_backup_is_refused_even_with_as_many_versions(store):
+def test_restored_backup_is_refused_even_with_the_same_number_of_versions(store):
     """Otherwise a log that was restored to version 1, and got another version 2, would pass for the committed log."""
     table = Table(store=store)
     base = commit(table, 1)
@@ -351,7 +351,7 @@ def test_foreign_version_is_refused_under_leases(store):
         (lambda _: {"protocol": Protocol(reader=3, writer=7)}, "changes the protocol"),
     ],
 )
-def test_foreign_version_that_changes_the_table_is_refused_by_name(store, what, why):
+def test_foreign_version_that_changes_the_table_is_refused_with_the_reason(store, what, why):
     table = Table(store=store)
     base = commit(table, 1, 2)
     foreign(store, 2, **what(base))

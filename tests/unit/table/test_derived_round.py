@@ -91,7 +91,7 @@ def test_slot_is_done_if_others_made_it_from_the_same_or_a_later_source_version(
     assert facts(derived, A).source == theirs
 
 
-def test_nothing_is_left_if_others_made_all_slots(derived):
+def test_nothing_is_left_to_commit_if_others_made_all_slots(derived):
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"]}, source=5)
@@ -212,7 +212,7 @@ def test_changed_type_of_a_column_is_a_conflict_for_rounds_of_the_old_type(deriv
     assert ({slot: facts[slot].source for slot in (A, C)}, made.asked_slots) == ({A: 0, C: 1}, (A,))
 
 
-def test_round_of_a_restarted_table_has_nothing_left(derived):
+def test_round_of_a_restarted_table_has_nothing_left_to_commit(derived):
     filled(derived)
     planned = derived().planned({A: ["x"]}, source=9)
     assert planned.onto(replace(planned.base, table="another")) is None

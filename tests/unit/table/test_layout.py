@@ -20,7 +20,7 @@ def test_file_outside_the_table_is_refused(path):
         LAYOUT.file(path)
 
 
-def test_versions_sort_by_name_and_are_told_from_other_objects():
+def test_versions_sort_by_name_and_are_distinguished_from_other_objects():
     versions = [0, 1, 9, 10, 999, 1000, 10**18]
     names = [LAYOUT.version(version) for version in versions]
     assert sorted(names) == names

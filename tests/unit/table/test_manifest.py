@@ -111,8 +111,8 @@ def test_manifest_of_1000_slots_with_full_inline_parts_has_120_kb() -> None:
 
 
 def test_manifest_of_the_largest_tables_is_within_the_limit() -> None:
-    """The longest keys, the longest counts, and another code version in each slot. Otherwise such a table could no
-    longer be written, and a compaction would not help.
+    """Otherwise a table with the longest keys, the longest counts and another code version in each slot could no longer
+    be written, and a compaction would not help.
     """
     found = manifest(slots=full_slots(LONG, SLOT_COUNT), files=110, rejects=40, key_bytes=MAX_KEY_BYTES)
     body = found.dumps()

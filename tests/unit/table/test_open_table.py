@@ -210,7 +210,7 @@ def test_table_begins_again_after_the_loss_of_all_objects(store):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("left", ["all", "some", "none"])
-def test_killed_forget_is_refused_until_it_is_repeated(store, left, fault):
+def test_table_opens_after_a_killed_forget_only_if_the_loss_is_accepted(store, left, fault):
     """Otherwise, after a crash at some request, a table would open although the loss is not completely accepted."""
     for _ in range(3):
         commit(store, 1)

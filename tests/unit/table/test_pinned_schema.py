@@ -60,7 +60,7 @@ class TestPinned:
         assert metadata.id == "t"
         assert schema_of(described(NO_SCHEMA, created_ms=1)[0]) is None
 
-    def test_two_concurrent_inferences_parse_the_fields_of_both(self) -> None:
+    def test_fields_of_two_concurrent_inferences_are_parsed(self) -> None:
         """Otherwise one of two writers that infer at the same time would stop reading the other writer's fields."""
         theirs = {SOURCE: spark_schema(a="long"), "x": "theirs", "y": "theirs"}
         mine = {SOURCE: spark_schema(a="double", b="string"), "x": "mine"}

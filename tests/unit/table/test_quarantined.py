@@ -136,7 +136,7 @@ def test_object_that_fails_again_returns_with_its_new_reason():
     assert place.pending == []
 
 
-def test_partly_read_object_is_read_on_from_its_offset():
+def test_retry_of_a_partly_read_object_begins_at_its_offset():
     """Otherwise a retry would read the committed first rows of the object again."""
     place = Quarantine(a=Body(etag="1", rows=5, rejects=1))
     place.quarantine(a=3)
@@ -213,7 +213,7 @@ def test_quarantine_of_one_key_shows_its_reason_and_first_rejects():
         (Choice(keys=frozenset({"b"}), reason="cannot"), ()),
     ],
 )
-def test_choice_retries_by_key_and_reason(choice, pending):
+def test_retry_selects_objects_by_key_and_reason(choice, pending):
     """Otherwise a retry would include objects that the user has not chosen."""
     place = Quarantine(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
@@ -227,7 +227,7 @@ def test_choice_retries_by_key_and_reason(choice, pending):
     assert place.facts.pending == len(pending)
 
 
-def test_signals_move_after_the_version_and_need_no_listing():
+def test_signals_of_a_retry_move_after_its_version_and_cause_no_listing():
     """Otherwise the next batch would list the bucket, or would run before the request was committed."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()

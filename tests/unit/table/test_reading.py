@@ -1,4 +1,4 @@
-"""Rows of slots from packs: exactly the live rows, evenly distributed to tasks, by few requests."""
+"""Rows of slots from packs: exactly the present rows, evenly distributed to tasks, by few requests."""
 
 import json
 import pickle
@@ -59,7 +59,7 @@ objects = st.dictionaries(
     vectors=st.booleans(),
     compacted=st.booleans(),
 )
-def test_exactly_the_live_rows_of_the_slots_are_read(versions, slots, tasks, vectors, compacted):
+def test_exactly_the_present_rows_of_the_slots_are_read(versions, slots, tasks, vectors, compacted):
     store = MemoryObjectStore()
     process = Rounds(store=store, vectors=vectors)
     for number, objects in enumerate(versions):
@@ -149,14 +149,14 @@ def test_bytes_of_unwanted_columns_are_not_read():
     assert store.read < 300_000, "the footer, and the first columns of each row group"
 
 
-def test_slot_is_filtered_without_showing_its_column():
+def test_rows_are_filtered_by_slot_without_a_slot_column_in_the_result():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=40, rows=10)
     rows = [*read_slots(store, LAYOUT, [pack], {Slot(3), Slot(5)}, BIG, columns=["_key"])]
     assert rows_of(rows) == Counter({(("_key", "k00003"),): 10, (("_key", "k00005"),): 10})
 
 
-def test_big_packs_are_distributed_evenly_and_each_row_once():
+def test_big_packs_are_distributed_evenly_and_each_row_is_read_once():
     store = MemoryObjectStore()
     packs = [big_pack(store, slots=40, rows=200, name="a"), big_pack(store, slots=40, rows=300, name="b")]
     for slots in (None, {*range(10, 30)}):

@@ -261,7 +261,7 @@ def test_cut_version_does_not_hide_a_slot():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rounds_and_requests_in_any_order_end_complete(seed):
+def test_rounds_and_requests_in_any_order_give_a_complete_table(seed):
     """Otherwise some order of rounds and requests would lose rows, or keep rows twice."""
     dice = random.Random(seed)
     place = place_of(5)

@@ -47,7 +47,7 @@ def test_overwritten_and_deleted_objects_leave_with_their_rejects(rounds):
     assert rounds().contents() == bucket
 
 
-def test_round_without_changes_has_nothing_left(rounds):
+def test_round_without_changes_has_nothing_left_to_commit(rounds):
     bucket = filled(rounds)
     process = rounds()
     assert isinstance(process.commit(process.planned(bucket)), NothingLeft)
@@ -77,7 +77,7 @@ def test_slot_that_others_changed_is_left_out(rounds):
     assert rounds().contents() == {**theirs, "b1": mine["b1"]}
 
 
-def test_nothing_is_left_if_others_changed_all_slots(rounds):
+def test_nothing_is_left_to_commit_if_others_changed_all_slots(rounds):
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     theirs, mine = {**bucket, "a1": ("theirs", (5,))}, {**bucket, "a2": ("mine", (6,))}
@@ -173,7 +173,7 @@ def test_new_column_of_another_type_is_a_conflict(rounds):
     assert columns_of(rounds) == {"x": "long"}
 
 
-def test_round_of_a_restarted_table_has_nothing_left(rounds):
+def test_round_of_a_restarted_table_has_nothing_left_to_commit(rounds):
     bucket = filled(rounds)
     process = rounds()
     planned = process.planned({**bucket, "a1": ("x", (1,))})
@@ -207,7 +207,7 @@ def test_round_of_many_slots_takes_few_requests(rounds):
     assert store.counts == {"PUT": 5 + len(planned.rows) + len(planned.rejects)}
 
 
-def test_dropped_files_are_not_named(rounds):
+def test_version_does_not_name_packs_with_rows_of_a_dropped_slot(rounds):
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     second = two.planned({**bucket, "a1": ("mine", (1,)), "b1": ("mine", (2,))})

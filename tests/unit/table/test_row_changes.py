@@ -129,7 +129,7 @@ def test_columns_of_changes_and_keys_may_be_left_out():
     assert read_all(process, left, pa.schema([CHANGE_COLUMNS.field("_reason")])) == [{"_reason": "deleted"}]
 
 
-def test_all_rows_of_a_version_are_like_new_ones():
+def test_all_rows_of_a_version_are_read_as_inserts():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))
@@ -139,7 +139,7 @@ def test_all_rows_of_a_version_are_like_new_ones():
     assert row["_commit_timestamp"].timestamp() == 1
 
 
-def test_rows_that_left_again_are_left_out():
+def test_rows_that_came_and_left_again_are_omitted():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1, 2)), "a2": ("e1", (4,))}))
     process.commit(process.planned({"a1": ("e2", (5,)), "a2": ("e1", (4,))}))

@@ -179,6 +179,6 @@ def test_double_is_converted_by_its_shortest_text(values: list[float | None]) ->
             assert after == Decimal(repr(before))
 
 
-def test_ddl() -> None:
+def test_types_are_written_as_ddl() -> None:
     assert ddl(array(struct(x="long", y="decimal(5,2)"))) == "array<struct<x bigint, y decimal(5,2)>>"
     assert column_ddl("a b", "integer") == "`a b` int"

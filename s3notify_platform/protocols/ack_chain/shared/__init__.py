@@ -6,7 +6,7 @@ compare-and-set.
     chains.create("job", xor(a, b))                     # like the package's create; either side may stamp it now
     chains.stamp("job", a, operation_id="a")            # Stamped(missing=None): open, and stamps have no names
     chains.stamp("job", a, operation_id="a")            # no change; the package would apply the stamp again
-    chains.stamp("job", b)                              # Acked(): the item is gone, as the package expects
+    chains.stamp("job", b)                              # Acked(): the item is deleted, as the package expects
     chains.open_batch("batch", ["1", "2"])              # children with names, in the same table
     chains.stamp_children("batch", ["1"])               # Stamped(missing=1)
 

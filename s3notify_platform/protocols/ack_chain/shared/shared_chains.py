@@ -87,8 +87,8 @@ class SharedChains:
         """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
         `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: replaces a
-        chain that has ended, as the npm package does; `TagExists` only if that chain is open. Stamps name only the tag,
-        so late stamps of the old chain count in the new chain. `reuse` takes up to 2 more requests.
+        chain that has ended, as the npm package does; `TagExists` only if the tag's chain is open. Stamps name only the
+        tag, so late stamps of the old chain count in the new chain. `reuse` takes up to 2 more requests.
         """
         check_new(stamp)
         if children and xor_all(children.values()) != stamp:
@@ -184,8 +184,8 @@ class SharedChains:
         raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
 
     def purge(self) -> int:
-        """Deletes closed chains that have expired by this wall clock. Returns their number. The call only frees space.
-        One scan.
+        """Deletes closed chains that have expired by this machine's clock. Returns the number of these chains. The call
+        only frees space. One scan.
         """
         now_ms = self._clock.wall_ms()
         purged = 0

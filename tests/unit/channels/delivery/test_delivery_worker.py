@@ -184,7 +184,7 @@ def test_a_changed_endpoint_is_used_from_the_next_beat(queue, clock):
     assert len(new.delivered) == 5
 
 
-def test_a_deleted_topic_ends_its_deliveries_and_connections(queue, clock):
+def test_the_deletion_of_a_topic_ends_its_deliveries_and_connections(queue, clock):
     hook = FakePush()
     push(queue, 3)
     delivery = SteppedDelivery(queue, hook)
@@ -203,7 +203,7 @@ def test_busy_shards_move_to_a_new_worker(queue, clock):
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
     first.beat()
     for shard in first.shards.values():
-        shard.turning.acquire()  # this makes a heartbeat see a turn in progress
+        shard.turning.acquire()  # so a heartbeat sees a turn in progress
     second.beat()
     first.beat()
     assert len(first.shards) == 5
@@ -265,7 +265,7 @@ def tried_once(delivery, clock, mood, hook):
     mood[0] = SILENT
     delivery.step()
     mood[0] = Delivered()
-    # This is the same as a delivery by another shard.
+    # This has the same effect as a delivery by another shard.
     delivery.shards["t", 0]._target().circuit.note(Delivered(), "")
     hook.sizes.clear()
     clock.now += 3
@@ -273,7 +273,7 @@ def tried_once(delivery, clock, mood, hook):
 
 
 @pytest.mark.parametrize(("answer", "tried"), [(Delivered(), []), (SILENT, [2, 2])], ids=["lapse", "outage"])
-def test_a_lapse_or_an_outage_within_a_turn_ends_its_posts(queue, clock, answer, tried):
+def test_a_lapsed_lease_or_an_outage_ends_the_posts_of_a_turn(queue, clock, answer, tried):
     """Otherwise entries that were never sent would lose attempts."""
     push(queue, 16)
     mood = [SILENT]

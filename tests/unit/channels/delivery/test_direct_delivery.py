@@ -1,4 +1,6 @@
-"""Topics that are not persistent: the publisher sends, once, and a failure never fails the write."""
+"""Topics that are not persistent: the publisher sends each change once, and the write succeeds even if the
+sending fails.
+"""
 
 import json
 import logging
@@ -52,7 +54,7 @@ def records_of(receiver):
 
 def test_a_change_is_sent_before_the_call_returns(world, publishing, monkeypatch):
     """Otherwise a caller could not rely on the notification, or receivers could not parse or verify it. Nothing is
-    queued, so the signal has no mark: consumers list.
+    queued, so the signal has no mark, and consumers list the bucket.
     """
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "0123456789abcdef")
     publisher = publishing()
@@ -96,7 +98,7 @@ def test_large_objects_are_sent_too(world, publishing, tmp_path):
     assert (record["s3"]["object"]["key"], record["s3"]["object"]["size"]) == ("large", 20)
 
 
-def test_persistent_topics_get_their_entries_beside(world, publishing):
+def test_persistent_topics_get_their_entries_beside_a_topic_without_a_queue(world, publishing):
     """Otherwise one topic without a queue would change what the other topics get."""
     world.topic()
     publisher = publishing()
@@ -122,7 +124,7 @@ def test_changes_that_did_not_happen_are_not_sent(world, publishing):
 
 @pytest.mark.parametrize("status", [500, 429, 302])
 def test_a_refused_notification_is_lost_and_counted(world, publishing, caplog, status):
-    """Otherwise a failing endpoint would fail the write, get a second attempt, or fail unseen."""
+    """Otherwise a refusal would make the write fail, be followed by a second attempt, or stay unseen."""
     publisher = publishing()
     with Receiver(lambda _: status, body=b"no\x1b[31m").serving() as server, caplog.at_level(logging.WARNING):
         topic(world, server.url)
@@ -151,8 +153,8 @@ def test_a_silent_endpoint_delays_the_call_by_one_timeout(world, publishing):
 
 
 def test_threads_of_a_writer_wait_for_one_timeout(world, publishing):
-    """Otherwise threads would queue up behind a silent endpoint, each waiting for all those before it. Or their
-    requests would pile up in memory, and be sent long after the calls have returned.
+    """Otherwise each thread would wait for the timeouts of all threads before it, or requests would pile up in memory,
+    and be sent long after the calls have returned.
     """
     publisher = publishing()
     begun = []
@@ -189,7 +191,7 @@ def test_an_endpoint_that_this_process_may_not_use_gets_nothing(  # noqa: PLR091
     world, publishing, caplog, egress, named, why
 ):
     """Otherwise the creator of a topic could make a writer send to a host that only the writer can reach, or stop all
-    writers by a name that their environment does not have.
+    writers by the name of a variable that their environment does not have.
     """
     publisher = publishing(egress=egress)
     with Receiver().serving() as server, caplog.at_level(logging.WARNING):
@@ -201,7 +203,7 @@ def test_an_endpoint_that_this_process_may_not_use_gets_nothing(  # noqa: PLR091
 
 
 def test_a_refused_request_does_not_stop_the_next_one(world, publishing):
-    """Otherwise one event at fault would lose all events of a large batch."""
+    """Otherwise all events of a large batch would be lost because of one bad event."""
     publisher = publishing()
     with Receiver(lambda keys: 400 if "k1" in keys else 200).serving() as server:
         topic(world, server.url, batch_size=2)
@@ -211,7 +213,7 @@ def test_a_refused_request_does_not_stop_the_next_one(world, publishing):
     assert publisher.direct.counts() == {"sent": 4, "unsent": 2}
 
 
-def test_a_changed_topic_is_sent_to_its_new_endpoint(world, publishing):
+def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, publishing):
     """Otherwise a writer would send to a former endpoint, or for a deleted topic, until it is restarted."""
     queue = world.queue
     publisher = publishing(queue=queue)
@@ -227,7 +229,9 @@ def test_a_changed_topic_is_sent_to_its_new_endpoint(world, publishing):
 
 
 def test_an_outage_of_the_queue_after_the_write_loses_the_notification(world, publishing):
-    """Otherwise a written object would be reported as failed. The loss is counted only where there is such a topic."""
+    """Otherwise a written object would be reported as failed. Only a publisher that knows a topic without a queue
+    counts the loss.
+    """
     down = []
     publisher = publishing(records=lambda call: Fault.THROTTLED if call.method in down else Fault.NONE)
     event = Event(key="b", bucket="b")

@@ -120,7 +120,7 @@ def test_binary_cloudevents_have_their_attributes_in_headers():
     ],
     ids=["both", "one", "none"],
 )
-def test_binary_cloudevents_of_ceph_have_its_ids(response, expected):
+def test_binary_cloudevents_of_ceph_have_the_ids_that_ceph_gives(response, expected):
     """Otherwise a receiver would not recognise an event that it knows from Ceph. Without both ids of the request, two
     events could get the same id.
     """

@@ -31,8 +31,8 @@ def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
 
 
 def test_failed_entries_survive_a_pause(queue, clock):
-    """Otherwise, after a pause, an entry with a failed attempt would become a dead letter, although its shard has kept
-    its owner.
+    """Otherwise, after a pause, an entry with a failed attempt would become a dead letter, although the owner of its
+    shard did not change.
     """
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)

@@ -185,7 +185,7 @@ def cut_the_body(connection):
 
 
 @pytest.mark.parametrize("behave", [huge, endless_chunks, stop_in_the_body, cut_the_body])
-def test_the_status_is_the_answer(behave):
+def test_the_status_of_an_answer_decides_and_not_its_body(behave):
     """Otherwise a long or endless body would hold the worker, or spoil the connection's next answer."""
     with raw_endpoint(behave) as port, pusher(f"http://127.0.0.1:{port}/") as made:
         started = time.monotonic()

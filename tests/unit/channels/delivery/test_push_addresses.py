@@ -118,7 +118,7 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "hooks.example"])
-def test_tls_is_verified_for_the_name(host, lookups, tmp_path):
+def test_the_ca_of_the_topic_must_have_issued_the_certificate(host, lookups, tmp_path):
     """Otherwise events could be sent to a host whose certificate was not issued by the CA that the topic names."""
     ca_file, context = certificate(tmp_path, host)
     egress = replace(LOOPBACK, ca_folder=tmp_path)

@@ -27,7 +27,7 @@ Not applicable, with the reason:
 
 - test_notification_amqp, _kafka, _kafka_multiple_brokers_*, _kafka_security_*, …_idle*, test_creation_triggers_ssl,
   _external, test_persistent_notification_amqp, _kafka, _http, _pushback: messages through brokers, TLS, and a slow
-  endpoint. `s3notify deliver` sends these, and tests/unit/channels/delivery and tests/contracts test it.
+  endpoint. `s3notify deliver` sends these messages. It is tested in tests/unit/channels/delivery and tests/contracts.
 - test_lifecycle_abort_mpu: the end of an upload changes no object, so no topic here gets such an event.
 - test_ps_s3_x_amz_request_id_on_master: RGW makes the request's id. RGW's posts are received in tests/ceph.
 - test_persistent_cleanup, _reload, _topic_dump, *_sharded_topic_*, test_1K_topics: they test RGW's queue. Our queue is
@@ -324,8 +324,8 @@ def test_attributes_are_stored_and_used(front: Front) -> None:
 
 
 def test_an_endpoint_can_be_changed(front: Front) -> None:
-    """Otherwise a changed endpoint would lose the queued entries. The change is a repeated creation of the topic, or
-    one new attribute.
+    """Otherwise queued entries would be lost when the endpoint changes. The change is a repeated creation of the topic,
+    or one new attribute.
     """
     arn = topic(front, "t")
     configured(front, {"Id": "n", "TopicArn": arn, "Events": []})
@@ -341,7 +341,7 @@ def test_an_endpoint_can_be_changed(front: Front) -> None:
     assert [each["Id"] for each in found(front)] == ["n"]
 
 
-def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
+def test_tls_to_a_broker_can_be_switched_on_and_off(front: Front) -> None:
     """Otherwise a change of `use-ssl` would change the broker's host or port."""
     arn = topic(
         front, "t", **{"push-endpoint": "kafka://broker.example", "use-ssl": "true", "OpaqueData": "o"}
@@ -354,7 +354,7 @@ def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
 
 
 @pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
-def test_a_second_put_merges_or_replaces(on_put: str, left: set[str]) -> None:
+def test_a_second_put_merges_or_replaces_configurations(on_put: str, left: set[str]) -> None:
     """Otherwise a put with `merge` would remove other configurations, or a put with `replace` would keep them. Two
     configurations never have the same id.
     """

@@ -123,7 +123,9 @@ def test_a_topic_gets_and_loses_its_queue(front: Front, receiver: Receiver) -> N
     ],
     ids=["put, copy and upload", "post", "lifecycle"],
 )
-def test_configurations_take_kinds_of_changes(front: Front, events: list[str], taken: list[str]) -> None:
+def test_configurations_take_only_their_kinds_of_changes(
+    front: Front, events: list[str], taken: list[str]
+) -> None:
     """Otherwise a receiver would get changes that its configuration excludes."""
     configured(front, {"Id": "n", "TopicArn": topic(front, "t"), "Events": events})
     names = [f"ObjectCreated:{kind}" for kind in ("Put", "Copy", "Post", "CompleteMultipartUpload")]
@@ -136,7 +138,7 @@ def test_configurations_take_kinds_of_changes(front: Front, events: list[str], t
 
 
 def test_records_have_metadata_tags_and_versions(front: Front, receiver: Receiver) -> None:
-    """Otherwise a receiver would lack them, also for deletions and copies."""
+    """Otherwise a receiver would lack metadata, tags or version ids, also for deletions and copies."""
     direct(front, receiver)
     metadata = [{"key": "x-amz-meta-meta1", "val": "This is my metadata value"}]
     tags = [{"key": "hello", "val": "world"}, {"key": "ka", "val": "boom"}]

@@ -149,9 +149,9 @@ def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
     assert ids(topic) == []
 
 
-def test_a_change_waits_until_writers_know_it(front: Front) -> None:
-    """Otherwise a write after the put's answer might not be announced. A change of two topics must not wait longer than
-    a change of one topic.
+def test_a_put_waits_until_writers_know_the_change(front: Front) -> None:
+    """Otherwise a write after the put's answer might not be announced. A put for two topics must not wait longer than a
+    put for one topic.
     """
     for name in ("a", "b"):
         front.client("sns").create_topic(Name=name)

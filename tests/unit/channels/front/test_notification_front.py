@@ -156,7 +156,7 @@ def test_large_and_slow_bodies_are_refused() -> None:
         assert front.ask("GET", TARGET)[0] == 200
 
 
-def test_a_connection_counts_for_its_address_until_a_request_is_proved() -> None:
+def test_a_connection_counts_for_its_address_until_a_signature_is_verified() -> None:
     """Otherwise a stranger who knows only the id of a key, which is not secret, could take all connections."""
     patient = Limits(connections=8, strangers=2, stranger_seconds=20, request_seconds=20)
     with running_front(patient) as front, contextlib.ExitStack() as held:

@@ -55,8 +55,8 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": ""}, "10.0.0.1"),
     ],
 )
-def test_the_last_address_that_is_not_a_proxys_counts(headers, client):
-    """Otherwise a client could count as another client by sending such a header itself."""
+def test_the_last_address_that_belongs_to_no_proxy_counts(headers, client):
+    """Otherwise a client could count as another client by sending a forwarding header itself."""
     assert PROXIES.client("10.0.0.1", headers) == client
 
 
@@ -64,7 +64,7 @@ def test_the_last_address_that_is_not_a_proxys_counts(headers, client):
     st.text(alphabet='for=,;: "\\[]1.:ab\x80', max_size=200),
     st.sampled_from(["forwarded", "x-forwarded-for"]),
 )
-def test_any_header_counts_for_an_address(text, name):
+def test_any_header_yields_an_address(text, name):
     """Otherwise a malformed header could end the inlet, or hide the address that the proxy has appended."""
     assert PROXIES.client("10.0.0.1", {name: text})
     assert PROXIES.client("10.0.0.1", {"x-forwarded-for": f"{text}, 198.51.100.1"}) == "198.51.100.1"
@@ -115,7 +115,7 @@ def test_a_stranger_behind_the_proxy_does_not_block_others(header):
     assert sorted(site.keys()) == ["a", "b"]
 
 
-def test_a_connection_of_the_proxy_counts_for_its_last_client():
+def test_a_connection_of_the_proxy_counts_for_the_client_of_its_last_request():
     """A proxy uses one connection for many clients, and may send several headers. Without this rule, a request would
     count for an earlier client of the connection.
     """
@@ -150,7 +150,7 @@ def test_headers_are_ignored_without_a_trusted_proxy():
         assert held(receiver, stack, x_forwarded_for="198.51.100.9") == 503
 
 
-def test_plain_http_without_a_trusted_proxy_warns_and_has_no_share():
+def test_plain_http_without_a_trusted_proxy_is_warned_about_and_has_no_share():
     """All connections have the proxy's address. So with a share of connections for each address, the inlet would refuse
     senders.
     """

@@ -19,7 +19,7 @@ from tests.support.intake_site import SIGNALS, Site, event
 
 def test_an_event_is_queued_and_then_signalled():
     """Otherwise a signal before its entry would make the consumer miss the change, and a signal without the mark would
-    make the consumer list.
+    make the consumer list the bucket.
     """
     site = Site()
     there = []
@@ -116,7 +116,7 @@ def test_the_memory_of_events_is_bounded():
     """Otherwise the inlet's memory would grow with each event. A forgotten event that is reported again is only queued
     a second time.
     """
-    site = Site(memory=4)  # enough for two events: each takes an entry and a signal
+    site = Site(memory=4)  # enough for two events, each with an entry and a signal
     site.intake.accept([event("a")])
     site.intake.accept([event("b"), event("c")])
     assert site.intake.accept([event("c")]).outcomes == ("duplicate",)
@@ -187,7 +187,7 @@ def test_an_event_without_its_signal_must_be_reported_again():
 
 @pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.LOST, Fault.REFUSED])
 def test_nothing_is_signalled_while_the_store_is_down(fault):
-    """Otherwise a consumer would be signalled before the entry is there, and miss the change."""
+    """Otherwise a consumer would be signalled before the entry is in the queue, and miss the change."""
     site = Site()
     site.faults["records"] = fault
     accepted = site.intake.accept([event()])
@@ -399,7 +399,7 @@ def test_hidden_files_are_neither_queued_nor_signalled_for_their_source():
     assert set(alone.intake.accept([event(key) for key in hidden]).outcomes) == {"ignored"}
 
 
-def test_a_topic_that_is_wider_than_its_source_gets_hidden_files_elsewhere():
+def test_a_topic_gets_hidden_files_outside_of_its_sources_prefix():
     """Otherwise the topic would miss hidden files that are outside of its source's prefix."""
     site = Site(targets=[("raw/1/", SIGNALS, "orders")], orders=TopicSettings(bucket="b"))
     site.intake.accept([event("raw/2/x.json", "01"), event("raw/_2/x.json", "02"), event("raw/1/_x", "03")])

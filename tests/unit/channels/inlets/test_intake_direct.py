@@ -66,9 +66,9 @@ def test_a_full_topic_causes_no_second_notification(server, sites):
     assert server.keys == {"a": 1, "b": 1}
 
 
-def test_a_change_that_only_such_a_topic_takes_is_answered_as_done(server, sites):
+def test_a_change_that_only_a_topic_without_a_queue_takes_is_answered_as_done(server, sites):
     """Otherwise the counts would say that no topic takes it. A failure is answered as done too, so that the sender does
-    not repeat it.
+    not repeat the change.
     """
     site = sites(now=direct(server))
     assert site.intake.accept([event("a")]).outcomes == ("queued",)

@@ -14,8 +14,8 @@ from tests.support.intake_site import Site, event
 
 
 class Queue:
-    """A message queue in memory. `deleted` has the ids of deleted messages, and `hidden` the ids of hidden messages
-    with their time.
+    """A message queue in memory. `deleted` has the ids of deleted messages, and `hidden` the ids of hidden messages,
+    each with the seconds for which the message is hidden.
     """
 
     batch_size = 10

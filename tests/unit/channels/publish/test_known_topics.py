@@ -96,7 +96,7 @@ def writer(world, act):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_topic_created_during_a_write_finds_the_object(world, change):
+def test_an_object_is_found_if_a_topic_is_created_during_its_write(world, change):
     """Otherwise the new topic's consumer would find the object neither by its listing nor by an entry."""
     consumers = Consumers(world)
     publisher = writer(world, getattr(consumers, change))
@@ -104,7 +104,7 @@ def test_a_topic_created_during_a_write_finds_the_object(world, change):
     assert consumers.know("a")
 
 
-def test_a_topic_created_again_during_a_write_finds_the_object(world):
+def test_an_object_is_found_if_a_topic_is_created_again_during_its_write(world):
     """The writer has reserved in the former topic. Without an entry in the new topic, the new topic's consumer would
     miss the object.
     """
@@ -139,7 +139,7 @@ def test_a_slow_read_of_the_topics_counts_from_its_start(world, change):
     assert consumers.know("a")
 
 
-def test_the_first_topic_of_a_bucket_finds_the_object(world):
+def test_an_object_is_found_if_the_first_topic_of_a_bucket_is_created_during_its_write(world):
     """Otherwise a writer that knew no topic would not announce its object to the first topic, or would have to wait."""
     world.queue.topics.delete("t")
     consumers = Consumers(world)
@@ -150,7 +150,7 @@ def test_the_first_topic_of_a_bucket_finds_the_object(world):
     assert consumers.know("a")
 
 
-def test_a_topic_that_takes_more_keys_finds_objects_in_flight(world):
+def test_objects_in_flight_are_announced_to_a_topic_that_takes_more_keys(world):
     """Otherwise an object would not be announced to the topic if its write began before the update returned."""
     world.topic("late", prefix="else/")
     settings = world.queue.topics.get("late").settings
@@ -162,7 +162,7 @@ def test_a_topic_that_takes_more_keys_finds_objects_in_flight(world):
     assert [key for _, key, _ in world.announced("late")] == ["a"]
 
 
-def test_a_slow_reservation_reads_the_topics_again(world):
+def test_the_topics_are_read_again_after_a_slow_reservation(world):
     """Otherwise a topic that was created while the reservation was delayed would miss the object."""
     consumers, slept = Consumers(world), []
 

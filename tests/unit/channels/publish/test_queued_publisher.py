@@ -31,7 +31,7 @@ from tests.support.queued_publisher import KS, meanwhile
 
 def test_a_put_is_in_the_queue_before_its_signal(world):
     """Without the writer's id in entry and object, the reconciler could not resolve the write. Without the mark in the
-    signal, the consumer would list.
+    signal, the consumer would list the bucket.
     """
     written = world.publisher().put("a", b"12345", precondition=ABSENT, metadata={"mine": "1"})
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -48,7 +48,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """Otherwise a deletion would not be announced. Only the entry of a deletion has the writer's id."""
+    """Otherwise a deletion would not be announced. It leaves no object, so only its entry has the writer's id."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -83,7 +83,7 @@ def test_a_conflict_leaves_nothing(world):
     assert world.queue.stats("t").counted == 0
 
 
-def test_a_full_queue_refuses_before_anything_is_written(world):
+def test_a_full_queue_refuses_a_put_before_anything_is_written(world):
     """Otherwise the object would be written without an entry, or other topics would keep a reservation for
     the object.
     """
@@ -191,7 +191,7 @@ def test_a_new_topic_gets_a_reservation_for_a_write_in_doubt(world):
 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "unreadable"])
 def test_a_new_topic_without_an_entry_is_an_error(world, full):
-    """Otherwise a consumer would look for an entry that is not there, instead of listing."""
+    """Otherwise a consumer would look for an entry that does not exist, instead of listing the bucket."""
     written = []
 
     def make():
@@ -275,7 +275,7 @@ def test_invalid_changes_are_refused_without_a_trace(world):
 # Costs
 
 
-def test_requests_are_those_of_the_docstrings(world):
+def test_each_call_sends_the_requests_that_its_docstring_states(world):
     """Otherwise a put could cost more than its documentation says. Each call of this record store is one request."""
     records, store = CountedRecords(world.records), CountingStore(world.objects)
     queue = NotificationQueue(records, clock=world.clock)

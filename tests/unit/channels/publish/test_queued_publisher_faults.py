@@ -112,7 +112,7 @@ def test_a_change_whose_reservation_was_aborted_is_pushed_again(world):
     assert world.mark("a") == "1"
 
 
-def test_a_full_topic_makes_a_pushed_change_an_error(world):
+def test_a_change_that_is_pushed_to_a_full_topic_is_an_error(world):
     """Otherwise the caller would not learn that the topic lacks its object, and could not announce it later."""
     world.topic("small", capacity=1, shards=1)
 

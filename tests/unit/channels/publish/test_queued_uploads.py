@@ -89,7 +89,7 @@ def test_the_size_of_a_stream_is_counted(world):
     assert entry.event.size == 1001
 
 
-def test_a_full_topic_refuses_before_anything_is_sent(world):
+def test_a_full_topic_refuses_an_upload_before_anything_is_sent(world):
     for number in range(100):
         world.queue.push("t", Event(key=f"{number}"))
     outcome = put(world)
@@ -142,7 +142,7 @@ def test_a_writer_whose_upload_was_aborted_does_not_complete(world):
     assert (world.objects.head("k"), world.announced(), world.reserved()) == (None, [], 0)
 
 
-def test_a_resolved_reservation_refuses_the_upload(world):
+def test_an_upload_is_refused_if_its_reservation_was_resolved(world):
     """Otherwise the object would be written although its reservation was aborted during the upload."""
 
     def schedule(call):
@@ -221,7 +221,9 @@ def test_an_upload_ends_if_its_reservation_cannot_name_it(world):
 
 @pytest.mark.parametrize("size", [len(BODY), None])
 def test_a_writer_killed_at_any_call_leaves_no_upload(world, size):
-    """Otherwise a killed writer would leave an object without an entry, an entry without an object, or an upload."""
+    """Otherwise a killed writer would leave an object without an entry, an entry without an object, or an open
+    upload.
+    """
     assert isinstance(put(world, size=size), Written)
     calls = [len(world.faulty_objects.calls), len(world.faulty_records.calls)]
     assert calls[0] == 1 + 5 + 1 + 2
@@ -337,7 +339,7 @@ def test_a_copy_in_doubt_is_found_by_head(world, fault):
     assert world.announced() == [("put", "k", outcome.etag)]
 
 
-def test_announce_reaches_topics_of_uploads(world):
+def test_announce_reaches_topics_for_uploads(world):
     """Otherwise a topic for uploads would miss objects that `announce` reports. The original event of such objects is
     unknown.
     """
@@ -371,7 +373,7 @@ def test_a_copy_does_not_begin_after_its_reservation_is_stale(world):
     assert world.objects.get("k") is None
 
 
-def test_a_reservation_renewed_during_its_resolution_stays(world):
+def test_a_reservation_that_is_renewed_during_its_resolution_stays(world):
     """Otherwise the reservation of a living writer would be aborted. Once the writer stops, the reservation must be
     resolved.
     """

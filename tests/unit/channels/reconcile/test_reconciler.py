@@ -95,7 +95,7 @@ def test_a_younger_topic_with_a_rule_by_metadata_gets_the_entry(world):
 
 
 def test_an_inlets_reservation_is_not_announced_to_other_topics(world):
-    """Otherwise a topic would get the change twice, since the inlet receives its message again."""
+    """Otherwise a topic would get the change twice, since the inlet receives the message of this change again."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     world.topic("late")
@@ -134,8 +134,8 @@ def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
 
 
 def test_a_killed_reconciler_leaves_no_deadlock(world):
-    """Otherwise a killed reconciler's reservation in the younger topic would wait for the room that this reservation
-    occupies.
+    """Otherwise the next reconciler would wait for room that the killed reconciler's own reservation in the younger
+    topic occupies.
     """
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
@@ -185,7 +185,7 @@ def test_a_full_topic_does_not_cause_entries_in_others(world):
 
 def test_a_topic_with_a_small_event_limit_does_not_block_others(world):
     """Otherwise one event that is too large for a topic would block the reconciler. The topic's consumer must list
-    instead.
+    the bucket instead.
     """
     world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300))
     world.put("b", lambda: None)

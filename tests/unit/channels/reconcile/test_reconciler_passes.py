@@ -108,7 +108,7 @@ def test_a_new_process_waits_300_s_for_older_entries(world):
     assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
-def test_a_late_commit_counts_from_its_first_sight(world):
+def test_a_late_commit_counts_from_the_pass_that_first_sees_it(world):
     """Otherwise a signal from before the commit would count for the entry, although its writer was killed after the
     commit.
     """

@@ -23,8 +23,8 @@ def test_a_killed_run_is_not_shown_as_working():
     assert [beat.doing for beat in fresh_beats(records, now_ms)] == ["lives"]
 
 
-def test_a_heartbeat_of_another_version_never_moves():
-    """The sensor takes a run for dead if it cannot read the run's heartbeat. No reader of heartbeats raises
+def test_a_heartbeat_in_another_format_counts_as_no_beat():
+    """The sensor takes a run for dead if the run's heartbeat cannot be read. No reader of heartbeats raises
     an error.
     """
     records = MemoryRecordStore()

@@ -38,7 +38,7 @@ def test_entries_are_followed_if_every_change_has_an_entry() -> None:
 
 
 @pytest.mark.parametrize("enumerated", ["", "an earlier one"])
-def test_a_new_topic_has_everything_compared(enumerated: str) -> None:
+def test_a_new_topic_causes_a_comparison_of_all_slots(enumerated: str) -> None:
     """A new topic has no entries for earlier changes, so all slots are compared without a wait."""
     waiting = Rescans(slots={Slot(7): 1}, unqueued_ms=NOW_MS)
     decision = decided(waiting, enumerated=enumerated, listed_ms=NOW_MS, list_seconds=10)
@@ -63,7 +63,7 @@ def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
     assert decided(Rescans(unqueued_ms=seen_ms)).how == "follow"
 
 
-def test_rescans_are_list_seconds_apart() -> None:
+def test_rescans_wait_until_list_seconds_have_passed() -> None:
     """Rescans wait for `list_seconds`. A batch that reads entries does not wait."""
     waiting = Rescans(slots={Slot(7): 3})
     assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
@@ -87,7 +87,7 @@ def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
     ],
 )
 def test_an_unqueued_writer_is_noted(how: str, topic: str, noted: bool) -> None:
-    """A change that no entry names makes later batches list the signalled slots."""
+    """After a change that no entry names, later batches list the signalled slots."""
     clock = HandClock()
     backlog = RescanBacklog(ObjectRecordStore(MemoryObjectStore(clock=clock), "r/", clock=clock), clock=clock)
     decision = Decision(how=how, topic=topic)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_an_unqueued_writer_is_noted(how: str, topic: str, noted: bool) -> None:
     assert backlog.read() == rescans
 
 
-def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
+def test_a_topic_with_another_slot_count_is_refused_with_its_name() -> None:
     """Otherwise, the source would look for entries in the wrong slots, and never find them."""
     queue = NotificationQueue(MemoryRecordStore())
     assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
@@ -107,7 +107,7 @@ def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
         topic_epoch(queue, "orders", TopicUser(slots=40))
 
 
-def test_a_topic_with_other_signals_is_refused_by_name() -> None:
+def test_a_topic_with_other_signals_is_refused_with_its_name() -> None:
     """Otherwise, the topic's writers would move signals that the source does not look at."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("orders", TopicSettings(signals="root"))

@@ -46,7 +46,7 @@ def test_the_first_tick_requests_nothing_and_the_second_everything() -> None:
     assert [request.slots for request in tick.requests] == [(EVERYTHING,)]
 
 
-def test_an_idle_tick_is_one_head() -> None:
+def test_an_idle_tick_sends_one_head() -> None:
     """The cost of a tick does not depend on the size of the bucket."""
     world = settled()
     tick = world.tick()
@@ -55,7 +55,7 @@ def test_an_idle_tick_is_one_head() -> None:
     assert tick.note == "nothing changed"
 
 
-def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
+def test_a_tick_after_a_change_sends_one_head_one_list_one_get_and_one_put() -> None:
     """The PUT opens the batch's ack chain, and the GET reads the backlog.
 
     While the batch is open, a tick reads the chain.
@@ -139,7 +139,7 @@ def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
 
 
 def test_a_batch_of_everything_clears_earlier_failures() -> None:
-    """If the listing for a new topic commits a failed slot, the sensor's state no longer lists the slot as failing."""
+    """If the batch for a new topic commits a failed slot, the sensor's state no longer lists the slot as failing."""
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()
@@ -158,7 +158,7 @@ def test_a_batch_of_everything_clears_earlier_failures() -> None:
 
 
 def test_a_batch_is_split_into_parallel_runs() -> None:
-    """Each run has adjacent slots; there are never more runs than slots, and each run key occurs once."""
+    """Each run has adjacent slots and its own run key. There are never more runs than slots."""
     world = settled(parallel_runs=3)
     world.publish(*range(10, 17))
     tick = world.tick()
@@ -171,7 +171,7 @@ def test_a_batch_is_split_into_parallel_runs() -> None:
     assert sorted(request.slots for request in world.tick().requests) == [(5,), (6,)]
 
 
-def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
+def test_few_slots_move_to_another_run_if_the_number_of_runs_changes() -> None:
     """No slot moves while the number of runs stays the same, whichever slots have changed."""
 
     def shares(world: World, *slots: int) -> dict[int, int]:
@@ -196,7 +196,7 @@ def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
         four = after
 
 
-def test_a_tick_that_died_before_its_cursor_was_stored_requests_the_same_run() -> None:
+def test_a_tick_repeated_because_its_cursor_was_not_stored_requests_the_same_run() -> None:
     """Changes after the first tick wait for the next batch, which finds them."""
     world = settled()
     world.publish(1, 2)

@@ -6,7 +6,7 @@ from s3notify_platform.protocols.ack_chain import Stamped
 from tests.support.batches import settled
 
 
-def test_a_started_run_that_falls_silent_is_failed() -> None:
+def test_a_started_run_that_stops_sending_heartbeats_is_failed() -> None:
     """A silent run is reported, so that it does not occupy Dagster's queue forever."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
@@ -70,7 +70,7 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
 
 @pytest.mark.parametrize("status", ["starting", "started"])
 def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
-    """The run's process is gone before its first heartbeat.
+    """The run's process ended before the first heartbeat.
 
     A slow start is not a failure, and a queued run is not failed.
     """
@@ -100,7 +100,7 @@ def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(stat
 
 
 def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
-    """The heartbeat's record is gone, but the run has not ended."""
+    """The heartbeat's record was removed, but in Dagster the run has not ended."""
     world = settled(silence_seconds=30, startup_seconds=180)
     world.publish(1)
     world.tick()
@@ -133,7 +133,7 @@ def test_a_part_that_dagster_has_not_created_yet_is_waited_for() -> None:
     assert world.state.failing == {}
 
 
-def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
+def test_a_chain_that_is_acked_during_the_tick_counts_as_done() -> None:
     """The run stamps after the tick has read the batch's chain, and before the tick looks at the run."""
     world = settled()
     world.publish(1)
@@ -146,7 +146,7 @@ def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
     assert tick.state.open == ()
 
 
-def test_a_chain_that_is_gone_counts_as_failed() -> None:
+def test_a_chain_that_was_purged_counts_as_failed() -> None:
     """The chain was purged while the sensor was off for weeks. The slots of the batch are requested again."""
     world = settled(backoff_seconds=5)
     world.publish(1)

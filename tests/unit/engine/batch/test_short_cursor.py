@@ -1,4 +1,4 @@
-"""The cursor that Dagster stores, and the record that it names."""
+"""The cursor that Dagster stores, and the record that the cursor names."""
 
 from dataclasses import replace
 
@@ -101,7 +101,7 @@ def failing(count: int, tag: str = "") -> SensorState:
 
 @pytest.mark.parametrize(("count", "records_needed"), [(0, 0), (3, 0), (1000, 1)])
 def test_failing_slots_with_long_reasons_leave_the_cursor_short(count: int, records_needed: int) -> None:
-    """Every slot of a feed may fail, each for a reason of its own."""
+    """Every slot of a source may fail, each for a reason of its own."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     text = cursor.dumps(failing(count), "")
@@ -149,6 +149,6 @@ def test_entries_are_kept_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"watch": {}}', '{"watch": {"slots": "x"}}'])
-def test_another_text_is_refused_with_the_remedy(text: str) -> None:
+def test_a_text_that_is_no_cursor_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(CorruptError, match="reset it in the UI"):
         ShortCursor(records=MemoryRecordStore()).loads(text)

@@ -94,7 +94,7 @@ def test_all_poisonous_slots_of_many_end_up_alone() -> None:
     assert {item.group for item in world.state.failing.values()} == poison
 
 
-def test_slots_that_fail_and_others_take_turns() -> None:
+def test_failed_slots_take_turns_with_other_slots() -> None:
     """Batches of failed slots alternate with batches of other slots. Failed slots and other slots are never in the same
     batch.
     """

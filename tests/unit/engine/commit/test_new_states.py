@@ -52,13 +52,13 @@ def test_an_overwritten_object_loses_its_rows():
     assert found.round.facts(SlotFacts(rows=4, rejects=1, objects=1)) == SlotFacts(rows=3, objects=1)
 
 
-def test_an_object_that_is_read_again_loses_its_rows_though_it_is_the_same():
+def test_earlier_rows_of_an_object_leave_if_the_same_version_is_read_again():
     found = settled(planned(replace(HELD, again=True)), {"k": read("old")}, FACTS)
     assert [state.key for state in found.round.leaving()] == ["k"]
     assert not state_of(found).again
 
 
-def test_an_object_that_is_read_on_keeps_its_rows():
+def test_an_object_keeps_its_rows_if_its_reading_is_resumed():
     part = replace(HELD, offset=4, reach_end=False)
     found = settled(planned(part), {"k": read("old", start=4, offset=10, rejects=1)}, FACTS)
     assert not found.round.leaving()
@@ -69,8 +69,8 @@ def test_an_object_that_is_read_on_keeps_its_rows():
 
 
 @pytest.mark.parametrize("held", [(), (HELD,)], ids=["unknown", "another version"])
-def test_reading_on_without_an_earlier_read_is_refused(held):
-    with pytest.raises(CorruptError, match="read on from 4") as refused:
+def test_reading_from_an_offset_without_an_earlier_read_is_refused(held):
+    with pytest.raises(CorruptError, match="was read from 4 on") as refused:
         settled(planned(*held), {"k": read(start=4)}, FACTS)
     assert "'k'" not in str(refused.value), (
         "Dagster's log gets this text, and `erase` cannot remove keys from it"
@@ -125,7 +125,7 @@ def test_a_superseded_object_waits_for_its_next_change():
 @pytest.mark.parametrize(
     ("on_delete", "rows", "leaves"), [("withdraw", 4, True), ("keep", 4, False), ("keep", 0, True)]
 )
-def test_an_object_that_was_deleted_while_it_was_read_follows_on_delete(on_delete, rows, leaves):
+def test_on_delete_applies_to_an_object_that_was_deleted_while_it_was_read(on_delete, rows, leaves):
     held = replace(HELD, rows=rows)
     outcomes = {"k": Outcome.whole("deleted", "old", 10)}
     found = settled(planned(held), outcomes, replace(FACTS, on_delete=on_delete))
@@ -138,7 +138,7 @@ def test_an_object_that_was_deleted_before_it_was_ever_read_is_ignored():
     assert settled(planned(), {"k": Outcome.whole("deleted", "new", 10)}, FACTS).round is None
 
 
-def test_objects_that_left_lose_their_rows():
+def test_objects_that_left_the_bucket_lose_their_rows():
     found = settled(planned(HELD, gone=["k", "never"]), {}, FACTS)
     assert state_of(found).gone
     assert found.round.changes.keys() == {"k"}

@@ -90,7 +90,7 @@ def test_an_object_in_parts_has_metadata(ministack: S3Server, key: str) -> None:
     ]
 
 
-def test_metadata_is_of_the_get_and_not_of_the_listing(
+def test_metadata_comes_from_the_get_and_not_from_the_listing(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bytes are written again between listing and GET: the ETag is the same, but the version is new."""

@@ -1,4 +1,4 @@
-"""Objects that cannot be read: the fault is the object's own, or the store's.
+"""Objects that cannot be read, because of the object itself or because of the store.
 
 The requests are real; a proxy refuses some.
 """

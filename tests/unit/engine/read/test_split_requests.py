@@ -46,7 +46,7 @@ def split_at(version: ObjectVersion, count: int) -> list[Split]:
 @pytest.mark.parametrize(
     "key", [" +%🙂", *(pytest.param(key, marks=pytest.mark.thorough) for key in ("plain", "odd//key"))]
 )
-def test_csv_is_read_on_where_a_split_ended(config: S3Config, key: str) -> None:
+def test_reading_of_csv_resumes_where_a_split_ended(config: S3Config, key: str) -> None:
     of = put(config, key, CSV)
     found: Found = []
     start = 0

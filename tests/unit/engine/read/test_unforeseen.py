@@ -84,7 +84,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 @pytest.mark.server
-def test_an_object_over_which_a_parser_raises_is_quarantined(site: Site) -> None:
+def test_an_object_on_which_a_parser_raises_an_error_is_quarantined(site: Site) -> None:
     """The object's neighbours are committed in the first run.
 
     The object goes to quarantine on the last attempt, and its earlier rows leave.
@@ -165,7 +165,7 @@ def test_an_unforeseen_answer_affects_only_its_object(site: Site, monkeypatch: p
 
 
 @pytest.mark.server
-def test_a_part_over_which_a_parser_raises_fails(site: Site) -> None:
+def test_a_part_on_which_a_parser_raises_an_error_fails(site: Site) -> None:
     """The outcome of the part has the traceback, even if rows of the big object were read before."""
     body = b'{"a":1}\n' * 3 + RAISES
     site.store.put(BAD, body)
@@ -196,7 +196,7 @@ def test_bad_objects_are_isolated_by_halving() -> None:
     assert [*found] == ["1", "2", "failed -3 -3", "4", "failed -5 -5"]
 
 
-def test_an_error_after_the_held_bytes_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_raised_if_results_were_already_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some results were already returned, so the caller must try the objects one by one."""
     monkeypatch.setattr(isolation, "HELD_BYTES", 3)
 

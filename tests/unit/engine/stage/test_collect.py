@@ -142,11 +142,11 @@ def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> Non
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="secret-person"), replace(stored, etag="old")):
         found = collected(outcome("k", 0, 100, rows=1), foreign, transformed=True)
-        assert "an object that is not of this batch and of slot 3" in found.failed[SLOT].error
+        assert "an object version that this batch did not read in slot 3" in found.failed[SLOT].error
         assert "secret" not in found.failed[SLOT].error, "`erase` cannot remove keys from logs"
     found = collected(outcome("k", 0, 100, rows=1), replace(stored, slot=Slot(4)), transformed=True)
     assert found.failed.keys() == {SLOT}
-    assert "of slot 4: it must keep _slot" in found.failed[SLOT].error
+    assert "in slot 4: a transform must keep _slot" in found.failed[SLOT].error
     with pytest.raises(UsageError, match="rows of slot 4, which is not of this batch"):
         collected(outcome("k", 0, 100), replace(stored, slot=Slot(4), key="another"), transformed=True)
 

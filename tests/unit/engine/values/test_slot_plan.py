@@ -158,7 +158,7 @@ def test_invalid_sources_are_refused(fields: dict[str, object], reason: str) -> 
         source(**fields)
 
 
-def test_sources_pickle_and_may_have_another_bucket_for_the_platform() -> None:
+def test_sources_can_be_pickled_and_may_have_another_bucket_for_the_platform() -> None:
     apart = source(prefix="", platform=S3Config(bucket="other"))
     assert pickle.loads(pickle.dumps(apart)) == apart
     assert apart.location.layout.prefix == "_s3notify/n/table/"
@@ -187,7 +187,7 @@ ValueError: last
 """
 
 
-def test_errors_of_tasks_are_recovered() -> None:
+def test_errors_of_tasks_are_found_in_errors_of_spark() -> None:
     """The reason is the one line that a person needs. Errors of this package keep their class."""
     assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
     assert (

@@ -137,7 +137,7 @@ def test_a_header_of_another_dialect_is_one_reject(body: bytes, reason: str) -> 
     assert list(Csv().schemas(BytesInMemory(body), "k", "utf-8")) == []
 
 
-def test_a_declared_schema_may_have_a_column_like_a_value() -> None:
+def test_a_column_of_a_declared_schema_may_have_a_number_as_its_name() -> None:
     schema = pa.schema([("1331", pa.int64())])
     (parsed,) = Csv().parse([("k", b"1331\n7\n")], Target(schema=schema))
     assert parsed.table.to_pylist() == [{"1331": 7}]

@@ -67,7 +67,7 @@ def test_any_line_ends_give_rows_or_rejects(
     key: str,
     places: list[int],
 ) -> None:
-    """The rows equal the written records, and any other record is in a reject with the reason."""
+    """Each written record is an equal row, or is in a reject with the reason."""
     special = {dialect.delimiter, "\r", "\n", '"', "#"}
     written: list[tuple[int, str, str]] = []
     lines: list[str] = ["#skipped\n"] * dialect.skip_lines + ["#comment\r"] * bool(dialect.comment)

@@ -146,7 +146,7 @@ def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=["a word", "a number", "a list behind lines", "white space"],
 )
-def test_an_object_that_begins_otherwise_has_lines(body: bytes, rejects: int) -> None:
+def test_an_object_that_does_not_begin_like_a_list_of_records_has_lines(body: bytes, rejects: int) -> None:
     """If a line is not a record, only this line is rejected."""
     found = parsed(body)
     assert [row[1]["a"] for row in found if len(row) == 2] == [1]

@@ -229,7 +229,7 @@ def test_a_run_is_terminated_by_its_own_launcher(site: Site, cold: list[str]) ->
 
 
 def test_a_health_check_fails_only_lost_warm_runs(site: Site) -> None:
-    """Run monitoring must fail a run whose warm worker is gone, but not a run of the default launcher."""
+    """Run monitoring must fail a run whose warm worker has ended, but not a run of the default launcher."""
     run, other = site.run(), site.run()
     site.home.make()
     site.home.claim(run.run_id, "warm")

@@ -95,7 +95,7 @@ def test_requests_of_each_operation(records):
 
 
 def test_requests_on_a_bucket():
-    """Otherwise a stamp on a bucket would read other stamps or the head, instead of one LIST of keys."""
+    """Otherwise a stamp on a bucket would read other stamps or the head, instead of listing keys once."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/", keys_recur=keys_recur))
     chain = chains.open_batch("batch", SLOTS, payload="x" * 50_000)
@@ -266,7 +266,7 @@ def test_purge_removes_closed_chains_after_their_time(records):
     assert list(records.scan("ack")) == kept
 
 
-def test_a_stamp_whose_chain_is_gone_leaves_nothing(records):
+def test_a_stamp_of_a_deleted_chain_leaves_nothing(records):
     """Otherwise the stamp of a deleted chain would stay, or count in the next chain with its tag."""
     chains = AckChains(records)
     chain = chains.open_batch("t", ["1"])
@@ -302,7 +302,7 @@ def test_purge_removes_the_stamp_that_a_dying_stamper_left_on_a_deleted_chain(re
     assert chains.state("t").missing == ("2",)
 
 
-def test_a_chain_that_begins_while_a_purge_looks_is_spared():
+def test_a_chain_that_begins_during_a_purge_is_spared():
     """Otherwise the purge would remove stamps of a chain whose head it has not seen."""
     records = MemoryRecordStore()
     scanning = records.scan

@@ -267,7 +267,7 @@ def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
 
 
 @pytest.mark.parametrize("ignores", ["copy", "delete"])
-def test_the_probe_reports_an_ignored_condition_and_leases_do_not_need_it(store, ignores):
+def test_the_probe_reports_an_ignored_condition_and_leases_work_without_it(store, ignores):
     """Otherwise a store that ignores a condition would overwrite or delete objects, and nobody would learn it."""
     ignoring = IgnoringStore(store, {ignores})
     found = probe(ignoring, "")

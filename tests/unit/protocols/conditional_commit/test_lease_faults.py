@@ -177,7 +177,7 @@ def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, c
         commit.put_if_absent(PATH, b"1")
 
 
-def test_a_sleeper_is_taken_over_in_time_by_its_own_clock(store, leases, commit):
+def test_a_writer_that_was_taken_over_before_its_timeout_does_not_return_written(store, leases, commit):
     """Otherwise two writers would return `Written` if clocks differ by more than the skew rate, or if a lease was
     removed.
     """

@@ -277,7 +277,7 @@ def test_idle_entries_are_evicted(make, clock, counting, publisher):
     assert [*cache._entries] == []
 
 
-def test_idle_entries_are_evicted_without_the_background_too(clock, store, publisher):
+def test_idle_entries_are_also_evicted_without_a_background_thread(clock, store, publisher):
     watcher = Watcher(store, prefix=KS, clock=clock)
     cache = CausalCache(store, watcher, clock=clock, idle_seconds=60)
     publisher.put("a", b"1")
@@ -288,7 +288,7 @@ def test_idle_entries_are_evicted_without_the_background_too(clock, store, publi
 
 
 def test_another_thread_ends_a_hanging_revalidation(make, store, publisher):
-    """Otherwise a reader would wait for a GET of another key that hangs."""
+    """Otherwise a reader would wait for a hanging GET of another key."""
     cache = make(store, staleness_seconds=0.01, serve_stale_seconds=0.05)
     publisher.put("hangs", b"1")
     cache.get("hangs")

@@ -80,7 +80,7 @@ def test_requests_of_misses_hits_and_stale_entries(store, publisher):
     assert counting.counts == {"GET": 1}
 
 
-def test_hits_poll_once_in_the_staleness_time(store, publisher):
+def test_hits_cause_one_poll_in_each_staleness_time(store, publisher):
     """Otherwise a cached object would be older than `staleness_seconds`."""
     clock = HandClock()
     publisher.put("a", b"1")
@@ -353,7 +353,7 @@ def test_an_evicted_key_is_read_again(store, publisher):
     assert cache.get("k").body == b"2"
 
 
-def test_an_eviction_during_a_get_waits_for_it(store, publisher):
+def test_an_eviction_during_a_get_waits_for_the_get(store, publisher):
     """Otherwise a GET that began before the eviction would leave an old body in the cache."""
     publisher.put("k", b"1")
     cache = cache_over(store)

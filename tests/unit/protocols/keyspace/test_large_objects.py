@@ -200,7 +200,7 @@ def test_a_wrong_size_is_refused(body, said):
     ],
 )
 def test_wrong_uploads_are_refused_before_a_request(tmp_path, call, named):
-    """Otherwise a wrong call would leave an object or an upload."""
+    """Otherwise a wrong call would leave an object or an upload behind."""
     site = Site()
     with pytest.raises(UsageError, match=named):
         call(site.publisher, tmp_path)

@@ -133,7 +133,7 @@ def test_an_empty_batch_costs_no_request(store):
     assert not counting.counts
 
 
-def test_a_batch_moves_no_slot_with_only_conflicts(store, publisher):
+def test_a_batch_does_not_move_a_slot_in_which_all_changes_conflict(store, publisher):
     """Otherwise watchers would read a slot in which nothing was written, or outcomes would be in another order than
     changes.
     """
@@ -190,7 +190,7 @@ def test_a_plain_write_that_failed_is_signalled_and_raised(store):
     assert set(watcher.poll().changed) == {slot_of("a")}
 
 
-def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other(store):
+def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other_write(store):
     """Otherwise one unavailable object would hide the outcomes or signals of the other objects."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="b"))
     outcomes = Publisher(faulty, prefix=KS).publish([Put(key=key, body=b"") for key in "abc"])
@@ -198,7 +198,7 @@ def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other(store):
     assert len(Watcher(store, prefix=KS).poll().signals) == 3
 
 
-def test_a_refused_change_raises_after_the_others_are_signalled(store, publisher):
+def test_a_refused_change_raises_an_error_after_the_others_are_signalled(store, publisher):
     """Otherwise other objects of a batch would stay unsignalled because one key is too long."""
     with pytest.raises(UsageError, match="bytes"):
         publisher.publish([Put(key="a", body=b""), Put(key="x" * 1025, body=b"")])

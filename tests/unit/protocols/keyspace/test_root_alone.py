@@ -111,7 +111,9 @@ def test_a_poll_also_lists_the_signals_if_an_unqueued_writer_moved_the_root(
     assert (keyspace.counts, queue.looks) == ({"HEAD": 1, "LIST": 1}, 1)
 
 
-def test_a_signal_hidden_by_the_next_root_is_seen_soon(keyspace, clock, publisher, queue, watcher):
+def test_a_signal_is_seen_soon_if_the_next_move_of_the_root_hides_it(
+    keyspace, clock, publisher, queue, watcher
+):
     """Otherwise a change of an unqueued writer would be missed if a queued writer moves the root right after this
     change.
     """
@@ -146,7 +148,7 @@ def test_a_poll_that_cannot_read_the_queue_remembers_nothing(publisher, queue, s
     assert set(watcher.poll().changed) == {A}
 
 
-def test_slots_not_advanced_are_polled_again(publisher, queue, watcher):
+def test_slots_that_were_not_advanced_are_polled_again(publisher, queue, watcher):
     """Otherwise a sensor that advances one slot of two would never see the other slot again."""
     put(publisher, queue, A, "1")
     put(publisher, queue, B, "2")
@@ -170,7 +172,7 @@ def test_a_slot_with_entry_and_signal_is_advanced_for_both(publisher, queue, wat
     assert not watcher.observe(poll.taken(watcher.state)).pages
 
 
-def test_the_state_of_signals_and_entries_is_kept(publisher, queue, watcher):
+def test_the_state_of_signals_and_entries_survives_as_a_string(publisher, queue, watcher):
     put(publisher, queue, A, "1")
     publisher.put("b", b"1")
     watcher.poll()
@@ -179,7 +181,7 @@ def test_the_state_of_signals_and_entries_is_kept(publisher, queue, watcher):
     assert not watcher.observe(state, relist=True).changed
 
 
-def test_watchers_without_the_queue_refuse_such_a_keyspace(store, publisher, queue):
+def test_watchers_without_the_queue_refuse_a_keyspace_with_queued_writers(store, publisher, queue):
     """Otherwise a watcher or a cache that does not read the queue would miss changes silently."""
     watcher = Watcher(store, prefix=KS)
     cache = CausalCache(store, Watcher(store, prefix=KS))

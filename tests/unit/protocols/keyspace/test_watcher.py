@@ -118,7 +118,7 @@ def test_foreign_objects_do_not_push_slots_off_the_page(store, publisher, caplog
     assert "1500 foreign objects" in caplog.text
 
 
-def test_foreign_objects_after_the_digits_cost_no_page(store, publisher, caplog):
+def test_foreign_objects_that_sort_after_all_slots_cost_no_page(store, publisher, caplog):
     """Otherwise objects below the keyspace's prefix that sort after all slots would make each poll slower."""
     publisher.put("a", b"1")
     for number in range(1500):
@@ -189,7 +189,7 @@ def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
     assert not watcher.observe(state, relist=False).listed
 
 
-def test_digests_differ_from_never_seen():
+def test_digests_of_signals_differ_from_the_digest_of_an_unseen_slot():
     """Otherwise a fresh state would treat a signal as seen."""
     assert len(digest_of(ETag("e"))) == 8
     assert digest_of(ETag("e")) != digest_of(ETag("f"))

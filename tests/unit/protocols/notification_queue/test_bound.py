@@ -52,7 +52,7 @@ def test_a_writer_that_sleeps_during_a_recount_gets_no_old_room(queue, records, 
 
 
 def test_room_given_back_late_is_not_granted_twice(queue, records, clock):
-    """Otherwise a remover that sleeps before it gives back room would free it a second time after a recount."""
+    """Otherwise a remover that sleeps before it gives room back would free this room again after a recount."""
     queue.push_many("t", events(3))
 
     def schedule(call):

@@ -69,7 +69,7 @@ def test_a_writer_that_knows_the_former_quota_gets_no_room_from_it(queue, record
     assert len(there(queue)) == 2
 
 
-def test_a_recount_refuses_no_writer_meanwhile(queue, records, clock):
+def test_no_writer_is_refused_during_a_recount(queue, records, clock):
     """Otherwise a recount would stop all writers of a topic for a while."""
     with pytest.raises(CrashedError):
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="lost"))

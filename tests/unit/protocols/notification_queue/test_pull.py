@@ -56,7 +56,7 @@ def test_the_age_of_the_oldest_entry_needs_no_full_scan(clock):
     assert reads <= 2 + 2
 
 
-def test_removal_is_by_entry_and_idempotent(queue):
+def test_a_removal_affects_only_its_entries_and_may_be_repeated(queue):
     """Otherwise a repeated removal would free room twice, or remove other entries of the segment."""
     queue.push_many("t", events(3))
     first, second, third = all_entries(queue)
@@ -168,7 +168,7 @@ def test_requests_of_each_operation(clock):
     assert cost(lambda: reconciler.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
 
 
-def test_requests_on_a_bucket_alone(clock):
+def test_requests_of_a_queue_on_a_bucket(clock):
     """Otherwise an operation on a bucket would cost more requests than documented, or leave objects behind."""
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
@@ -194,7 +194,7 @@ def test_requests_on_a_bucket_alone(clock):
     assert cost(lambda: queue.entries("t", [slot_of("a")])) == {"GET": 1, "LIST": 1}
 
 
-def test_a_batch_costs_few_requests_on_a_bucket_alone(clock):
+def test_a_batch_costs_few_requests_if_the_queue_is_on_a_bucket(clock):
     """Otherwise each of 200 changes on 8 shards would cost 0.1 requests or more, from its reservation to its
     removal.
     """

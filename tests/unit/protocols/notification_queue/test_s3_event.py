@@ -275,8 +275,8 @@ def test_other_messages_are_refused(body):
         decode_events(body)
 
 
-def test_a_key_that_is_not_utf8_rejects_only_its_event():
-    """Otherwise one invalid key would reject all events of its message."""
+def test_only_the_event_of_a_key_that_is_not_utf8_is_refused():
+    """Otherwise all events of a message would be refused because of one invalid key."""
     (event,) = decode_events(message("ObjectCreated:Put", "a%ff").encode()).events
     assert unaddressable(event.key) == "it is not UTF-8"
 

@@ -45,7 +45,7 @@ def test_a_reservation_is_visible_once_it_is_committed(queue):
     assert entry.slot == slot_of("a/b c")
 
 
-def test_a_full_shard_refuses_before_any_write(queue, records):
+def test_a_full_shard_refuses_a_change_before_any_write(queue, records):
     """Otherwise a writer would write an object that cannot be announced, or a full topic would stay full."""
     held = queue.reserve_many("t", events(3))
     before = {record.key for record in records.scan("queue.t")}
@@ -67,7 +67,7 @@ def test_a_batch_gets_the_available_room(queue):
     assert room(queue) == 0
 
 
-def test_one_full_shard_does_not_refuse_another(records, clock):
+def test_a_full_shard_does_not_prevent_reservations_in_other_shards(records, clock):
     """Otherwise writers would be refused although other shards have room."""
     queue = NotificationQueue(records, clock=clock)
     settings = TopicSettings(capacity=5, shards=2)
@@ -116,7 +116,9 @@ def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
 
 
 def test_an_event_that_is_too_large_is_refused(queue, records):
-    """Otherwise a writer would write an object whose event cannot be stored, or not learn which setting limits it."""
+    """Otherwise a writer would write an object whose event cannot be stored, or not learn which setting limits the
+    size of an event.
+    """
     queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes") as refused:
         queue.reserve("small", Event(key="x" * 300))
@@ -197,7 +199,7 @@ def test_a_creation_that_is_applied_late_has_been_counted(queue, records, clock)
     assert (stats.depth, stats.counted) == (1, 1)
 
 
-def test_a_reservation_resolved_during_its_creation_does_not_return(queue, records, clock):
+def test_a_reservation_that_is_resolved_during_its_creation_does_not_return(queue, records, clock):
     """Otherwise a writer that slept after a lost answer would create its entry a second time."""
     other = Reconciler(queue)
     other.resolve_stale("t", lambda _: None)
@@ -237,7 +239,9 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
 
 
 def test_room_of_a_slow_reservation_is_not_given_back_twice(queue, records, clock):
-    """Otherwise a store that resends a creation would make both a reconciler and the writer free its room."""
+    """Otherwise a store that resends a creation would make both a reconciler and the writer free the reservation's
+    room.
+    """
     queue.reserve("t", Event(key="other"))
     asleep = []
 

@@ -117,7 +117,9 @@ def test_no_contiguous_assignment_in_balance_moves_less(
 
 @given(st.permutations(range(4)), st.integers(1, 6), st.integers(1, 6))
 @example([2, 0, 3, 1], 4, 3)
-def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots_each: int) -> None:
+def test_slots_keep_their_readers_even_if_the_readers_are_out_of_order(
+    order: list[int], readers: int, slots_each: int
+) -> None:
     """Otherwise slots would move if the order of the readers differs from the order of their ranges, as after earlier
     scaling.
     """

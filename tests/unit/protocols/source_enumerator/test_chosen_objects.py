@@ -84,7 +84,9 @@ CHOICES = st.builds(
 
 
 @given(CHOICES, st.dictionaries(KEYS, st.sampled_from([999_999, 1_000_000, 1_000_999])))
-def test_listing_columns_and_entries_choose_the_same(choice: Choice, objects: dict[str, int]) -> None:
+def test_listings_columns_and_entries_choose_the_same_objects(
+    choice: Choice, objects: dict[str, int]
+) -> None:
     """Otherwise an object would be read by a sweep but not by its entry, or an entry would cost a HEAD for nothing."""
     memory = MemoryObjectStore()
     objects = {choice.prefix + key: ms for key, ms in objects.items()}

@@ -77,7 +77,7 @@ def test_reading_continues_at_its_offset() -> None:
     assert [(s.version.key, s.start) for s in stale.read] == [("a", 0), ("b", 0)]
 
 
-def test_a_finished_pending_key_is_read_again() -> None:
+def test_a_pending_key_that_was_read_to_its_end_is_read_again() -> None:
     """Otherwise a retry of an object that was already read would do nothing."""
     done = states({"a": "1", "b": "1"}, offset=7)
     found = changes_of_slot(SLOT, versions({"a": "1", "b": "1"}), done, max_objects=9, pending=["a"])

@@ -58,7 +58,7 @@ def test_a_missing_resource_is_none(
 
 @pytest.mark.server
 def test_a_refused_request_is_not_repeated(proxy: FaultProxy) -> None:
-    """Otherwise a wrong argument would be repeated, or the service's reason would be hidden."""
+    """Otherwise a request with a wrong argument would be repeated, or the service's reason would be hidden."""
     with pytest.raises(RefusedError, match=r"EVENTS at .* refused the request: 400 InvalidEventPattern"):
         of(proxy.url, "events").ask("put_rule", Name="rule", EventPattern="no pattern")
     assert len(proxy.requests) == 1

@@ -237,7 +237,7 @@ def after_writes(number):
     return schedule
 
 
-def test_second_of_two_writers_has_nothing_left(source):
+def test_second_of_two_writers_has_nothing_left_to_commit(source):
     """Otherwise the table would get the same changes twice."""
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})

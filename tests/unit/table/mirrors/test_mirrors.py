@@ -54,7 +54,7 @@ def test_failing_mirror_does_not_delay_commits(place: Place, monkeypatch: pytest
 
 
 @pytest.mark.server
-def test_symlink_manifest_lists_exactly_the_live_files(place: Place) -> None:
+def test_symlink_manifest_lists_exactly_the_files_of_the_newest_version(place: Place) -> None:
     """Otherwise engines that read the list would show other rows than the table has."""
     location = replace(place.source.location, mirror="symlink")
     place.source = replace(place.source, location=location)

@@ -196,7 +196,7 @@ def test_slots_are_left_out_of_a_pack() -> None:
     assert without_slots(pack, range(4)) is None
 
 
-def test_vector_reads_two_columns_of_matching_row_groups() -> None:
+def test_vector_is_made_from_two_columns_of_matching_row_groups() -> None:
     etags = [sha256(b"%d" % n).hexdigest() for n in range(20_000)]
     rows = [(slot, f"k{slot}", etags[100 * slot + n], n) for slot in range(200) for n in range(100)]
     (pack,) = write([rows_of(rows)], PackSizes(group=200_000))

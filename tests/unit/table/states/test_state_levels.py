@@ -89,7 +89,7 @@ def test_set_is_read_from_json_as_it_was_written(large):
         {"inline": [], "files": [["a", 1, 1, 9, 3, 1, 0, "", 2, ""], ["b", 1, 1, 9, 3, 1, 1, "", 3, ""]]},
     ],
 )
-def test_damaged_set_is_refused_by_name(found):
+def test_damaged_set_is_refused_with_the_name_of_its_manifest(found):
     with pytest.raises(CorruptError, match="manifest 7"):
         StateSet.of(found, where="manifest 7")
 
@@ -220,7 +220,7 @@ def test_other_readers_of_parquet_read_a_state_file(large, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["filter", "footer", "page", "short", "missing"])
-def test_damaged_file_is_refused_by_name_and_with_the_remedy(large, where):
+def test_damaged_file_is_refused_with_its_name_and_the_remedy(large, where):
     site = Site()
     site.states = large.states
     (file,) = site.states.files
@@ -272,7 +272,7 @@ def test_false_positive_of_a_filter_costs_a_request_and_gives_no_state(monkeypat
     assert site.lookup(keys(2000)) == site.lookup(keys(2000), site.cold()) == expected
 
 
-def test_files_are_cut_between_slots_and_their_bounds_have_no_key():
+def test_files_are_cut_between_slots_and_have_bounds_without_keys():
     site = Site(slots=20)
     columns = state_columns.columns_of(site.changes(state(key) for key in keys(MANY)))
     files = [file for file, _ in state_files([columns], level=1, name=site.name, file_bytes=20_000)]
@@ -302,7 +302,7 @@ def test_long_reasons_make_smaller_pages():
     assert len(site.lookup(keys(4000))) == 4000
 
 
-def test_row_of_a_state_file_is_short():
+def test_manifest_row_of_a_state_file_is_short():
     file = StateFile(
         name="0" * 32,
         level=2,

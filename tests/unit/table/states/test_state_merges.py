@@ -76,7 +76,7 @@ def test_merge_stays_when_others_have_only_added_files():
     assert [file.level for file in rebased.states.files] == [0, 1]
 
 
-def test_conflicting_slot_leaves_no_state_of_the_round():
+def test_no_state_of_the_round_stays_in_a_conflicting_slot():
     site = Site(slots=2)
     base = site.states
     mine = [state(key, etag="mine") for key in keys(600)]

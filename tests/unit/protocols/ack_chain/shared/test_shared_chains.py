@@ -205,7 +205,7 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 def test_a_deletion_in_doubt_is_reported_as_done(records, fault):
-    """Otherwise the chain would stay, or the caller would get an error for a chain that is gone."""
+    """Otherwise the chain would stay, or the caller would get an error although the chain is deleted."""
     chains, faulty = over(records, at("remove", fault))
     chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -214,7 +214,7 @@ def test_a_deletion_in_doubt_is_reported_as_done(records, fault):
         chains.state("t")
 
 
-def test_a_deletion_in_doubt_spares_the_chain_created_since(records):
+def test_a_deletion_in_doubt_spares_a_chain_that_was_created_meanwhile(records):
     """Otherwise a repeated deletion would delete a new chain that has the same tag."""
     chains, _ = over(records, at("remove", Fault.LOST))
     chains.open_batch("t", ["1"])

@@ -14,7 +14,7 @@ from tests.unit.protocols.notification_queue.helpers import keys, over
 from tests.unit.protocols.notification_queue.owners.helpers import owner, push, succeed
 
 
-def test_expire_dead_letters_only_exhausted_entries(queue, clock):
+def test_expire_makes_dead_letters_only_of_exhausted_entries(queue, clock):
     """Otherwise an outage would dead-letter entries too early, or a fenced owner would dead-letter its successor's
     entries.
     """

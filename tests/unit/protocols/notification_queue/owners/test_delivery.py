@@ -90,7 +90,7 @@ def test_the_next_owner_does_not_retry_without_a_backoff(queue):
     assert consumer.take(1) == ()
 
 
-def test_watched_time_adds_up_over_owners(queue, clock):
+def test_the_time_that_an_entry_waited_adds_up_over_owners(queue, clock):
     """Otherwise the time to live would start again with each owner."""
     push(queue, "a")
     queue.topics.update("t", replace(PUSHED, retry_seconds=0))

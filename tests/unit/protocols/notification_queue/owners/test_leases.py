@@ -88,7 +88,7 @@ def test_workers_may_have_different_heartbeats(queue, clock):
 
 @pytest.mark.parametrize("said", [b"text", b'{"expiry": "never"}', b'{"expiry": 1e300}', b'{"expiry": NaN}'])
 def test_the_wait_for_a_worker_is_bounded(queue, records, clock, said):
-    """Otherwise a corrupt or extreme heartbeat would block its shards for ever."""
+    """Otherwise a corrupt or extreme heartbeat would block the worker's shards for ever."""
     records.create("workers", "strange", said)
     worker = Worker(queue)
     worker.balance()
@@ -106,7 +106,7 @@ def test_a_clean_stop_needs_no_expiry(queue, clock):
     assert first.leases == ()
 
 
-def test_a_worker_that_cannot_renew_stops_delivering(queue, records, clock):
+def test_a_worker_that_cannot_renew_its_lease_stops_delivering(queue, records, clock):
     """Otherwise two workers would deliver the same entries."""
     schedule = [Fault.NONE]
     worker, consumer = owner(over(records, clock, lambda _: schedule[0]))
