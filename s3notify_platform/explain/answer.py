@@ -313,9 +313,10 @@ def _unannounced(found: Answer) -> Verdict:
             f"{no_entry} the slot's signal is older than the object: the object's writer does not signal, "
             f"or an inlet has not reported it yet; {sweep}",
         )
-    lists = "a batch that lists its slot finds it"
+    lists = "a batch that lists the slot will find the object"
     if not signal.queued and (batch := next(iter(found.batches), None)):
-        return Verdict("signalled", f"signalled without an entry: batch {batch.id} reads entries; {lists}")
+        reads = f"batch {batch.id} reads only what entries name"
+        return Verdict("signalled", f"signalled without an entry: {reads}; {lists}")
     if found.signal_taken if found.signal_taken is not None else found.has_taken(signal):
         return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":

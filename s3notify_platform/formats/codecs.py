@@ -7,9 +7,10 @@ before the damage, then raises `CorruptError` with the reason. If the encoding d
 record is damaged: such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
-shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy. Hadoop's snappy blocks have
-no such bytes: an object with the suffix `.snappy` is read as Hadoop's blocks. Without a byte order mark, the source's
-setting decides the encoding. An object with a suffix of compression, but without compressed content, is read unchanged.
+shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy. Hadoop's snappy blocks do
+not begin with fixed bytes. So an object with the suffix `.snappy` that is not framed snappy is read as Hadoop's blocks.
+Without a byte order mark, the source's setting decides the encoding. An object with a suffix of compression, but
+without compressed content, is read unchanged.
 """
 
 import bz2

@@ -19,7 +19,7 @@ AHEAD: Final = 3
 TAIL_BYTES: Final = 64 << 10
 """Size of the first read behind the end of a split, where the split's last record may end.
 
-Each further read is twice as long.
+Each further read is twice as long, up to the size of a chunk.
 """
 
 

@@ -172,7 +172,9 @@ _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
-    """Returns the start and end of each letter's value in a text; empty if these places differ between texts."""
+    """Returns where the value of each letter of the pattern starts and ends in all texts that the pattern reads; empty
+    if the places are not the same in all texts.
+    """
     found: list[tuple[int, int]] = []
     end = 0
     for sign in _TOKEN.finditer(text):

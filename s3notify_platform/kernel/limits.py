@@ -140,8 +140,8 @@ Without the limit, a file of some hundred bytes could become billions of nulls.
 """
 
 MAX_ROWS_PER_BYTE: Final = 100
-"""Largest number of rows of a Parquet file for each byte of the file, beyond the first million rows. Constant columns
-need few bytes."""
+"""Largest number of rows of a Parquet or ORC file for each byte of the file. A file with at most a million rows is not
+limited by this number. Constant columns need few bytes."""
 
 MAX_DECODED_BYTES: Final = 256 << 20
 """Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object. Without the limit, 500 bytes could

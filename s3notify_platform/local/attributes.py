@@ -91,7 +91,7 @@ class SourceAttributes:
     sweep_cron: Annotated[
         str,
         About(
-            "Cron schedule of the sweep, in UTC, which compares the whole bucket with the state; the "
+            "Cron schedule (UTC) of the sweep, which compares all objects of the source with the state; the "
             "first batch does that too",
             check=check_cron,
         ),

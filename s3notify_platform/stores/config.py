@@ -143,7 +143,9 @@ class S3Config(Access):
 
     bucket: str
     scheme: Annotated[str, About("Kind of the store: the scheme of its URLs", choices=_schemes)] = "s3"
-    requester_pays: Annotated[bool, About("Send each request as requester pays")] = False
+    requester_pays: Annotated[
+        bool, About("Accept the costs of each request, as a bucket with Requester Pays demands")
+    ] = False
     kms_key_id: Annotated[
         str | None,
         About("KMS key for objects that the platform writes, like alias/platform; default: the bucket's"),

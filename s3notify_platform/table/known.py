@@ -182,8 +182,9 @@ class KnownRecord:
     ) -> tuple[Known | None, Record | None]:
         """Records a version that was created. Returns the record after the call. This record may name a later version.
 
-        `below`: the versions on which the new version builds. If the record has another number for one of these
-        versions, the record stays unchanged.
+        `number`: the number `n` of the version's manifest. `below`: the versions on which the new version builds, with
+        these numbers. If the record has another number for one of these versions, that version was replaced, and the
+        record stays unchanged.
         """
         numbers = dict(below)
 

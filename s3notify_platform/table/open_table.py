@@ -210,8 +210,8 @@ class _NewId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """The result of an accepted loss. `table`: the new id, or "" if there is no table. `version`: the last version that
-    remains.
+    """The result of `forget`, which accepts the loss of versions. `table`: the new id, or "" if there is no table.
+    `version`: the last version that remains.
     """
 
     table: str = ""

@@ -31,7 +31,7 @@ PARTS: Final = 8
 """The number of functions that the result names. All other functions are one share."""
 
 SMALL_OBJECTS, BIG_PARTS = 4_000, 4
-"""The part of a round that one task reads here."""
+"""The profiled task reads this number of small objects, or this number of parts of big objects."""
 
 
 def shares(source: Source) -> tuple[str, str]:

@@ -29,7 +29,7 @@ def ceph() -> Iterator[Ceph]:
 
 @pytest.fixture(scope="session")
 def rgw(ceph: Ceph) -> S3Server:
-    """The cluster's gateway as an S3 server like the others."""
+    """The cluster's gateway, as the same `S3Server` that tests use for other stores."""
     return ceph.server
 
 

@@ -27,7 +27,9 @@ def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., S
 
 @pytest.mark.thorough
 def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[..., Site]) -> None:
-    """The last materialization must have the columns, and the summary must have the figures of the batch."""
+    """The run's last materialization must also have the table's column schema. The summary must have the figures of the
+    batch.
+    """
     schema = "id bigint COMMENT 'Number of the order', amount double"
     site = site_of(transform=f"{TRANSFORMS}.doubled", schema=schema)
     site.write(3, body=site.line(3) + site.line(33) + b"not json\n")

@@ -87,8 +87,8 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """The address or network that counts. An IPv6 address counts as its /64 network; an IPv4 address within IPv6 counts
-    as IPv4.
+    """The address or network for which a request from this address counts: for IPv6 the /64 network, for IPv4 within
+    IPv6 the IPv4 address.
     """
     found = _address(address)
     if isinstance(found, IPv6Address):

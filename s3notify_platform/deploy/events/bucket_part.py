@@ -82,7 +82,7 @@ def check_apart(found: BucketNotifications, wanted: Notification) -> None:
         return
     by_sns = [one for one in others if one.kind == "topic" and one.covers(wanted)]
     how = (
-        "--by sns subscribes the queue to its topic"
+        "--by sns subscribes the queue to the SNS topic of that notification"
         if by_sns
         else "--by eventbridge works beside all other notifications"
     )

@@ -62,7 +62,7 @@ class RemoteBytes:
         in_ranges = fits_obstore(self._version.key) and _reader(self._config) is not None
         if not in_ranges and self._version.size > MAX_WHOLE_BYTES:
             raise RefusedError(
-                f"larger than {MAX_WHOLE_BYTES} bytes, under a key that can only be read as a whole"
+                f"larger than {MAX_WHOLE_BYTES} bytes; its key, or its kind of store, allows no read in parts"
             )
         get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")

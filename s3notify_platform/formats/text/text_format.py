@@ -3,8 +3,8 @@ encoded.
 
 Whole objects are joined and parsed together. A split is read as in Hadoop: the split has all records that begin in it,
 and its last record may end behind the split. A split also reads the byte before its start, to find where its first
-record begins. In a quoted format, this byte must not be inside a quoted value: so splits of a quoted format are read
-one after the other.
+record begins. In a quoted format, this byte must be outside of all quoted values, and only a read of the text before it
+can show this. So splits of a quoted format are read one after the other.
 
 An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. For such an object, an
 offset counts records. The split with `start` 0 reads from the beginning. A split with `by_record` skips the first

@@ -17,8 +17,8 @@ Unqueued writers still signal as above. The root of an unqueued writer makes the
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
 also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since its last LIST. Each LIST comes after the
 HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold with a
-queue. The first invariant holds for entries instead of signals, provided that no entry is lost. Watchers without a
-queue refuse such a keyspace.
+queue. The first invariant holds for entries instead of signals, provided that no entry is lost. A watcher that cannot
+read the queue's entries refuses a keyspace whose root moves alone.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`

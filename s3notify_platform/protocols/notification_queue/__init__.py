@@ -33,8 +33,8 @@ Steps
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
     9. A client that changes a topic waits until no process relies on the topic's previous state. The client waits 6 s,
        because one clock may run up to three times as fast as another. A deletion waits before it removes anything. A
-       recount waits before it shrinks the base. A creation waits before anybody lists the earlier objects.
-       `topic_store` describes the wait for each setting.
+       recount waits before it shrinks the base. The creation of a topic waits before the topic's consumer lists the
+       objects that were written earlier. `topic_store` describes the wait for each setting.
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, the pause, the tables

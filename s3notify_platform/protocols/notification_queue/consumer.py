@@ -128,7 +128,7 @@ class ShardConsumer:
         self._cursor = None
 
     def expire(self) -> int:
-        """Moves entries whose attempts or time are used up to the dead letters. Returns the number of these entries.
+        """Moves entries to the dead letters if their attempts or their time are used up. Returns their number.
 
         This method delivers no entry: it is for times when nothing can be delivered. Requests and errors are those of
         `take`, but the call makes a scan of its own.

@@ -112,7 +112,7 @@ def test_migration_is_refused_if_the_topic_serves_other_tables(
 
 
 class Deletes:
-    """Crashes at the delete with this number."""
+    """Crashes at the delete with this number, counted from 0, and at each later delete."""
 
     def __init__(self, dies_at: int) -> None:
         self.left = dies_at

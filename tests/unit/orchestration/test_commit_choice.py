@@ -50,7 +50,7 @@ def test_a_conforming_store_is_probed_once(monkeypatch):
     assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
 
 
-def test_each_run_of_a_process_settles_from_the_declared_mode(monkeypatch):
+def test_each_run_of_a_process_chooses_its_commit_mode_again(monkeypatch):
     """Otherwise a run would keep the mode that an earlier run settled, even if another store is now at this place."""
     io = manager(monkeypatch, MemoryObjectStore())
     assert io.settle_commit_mode().commit.choice == "native"

@@ -119,7 +119,7 @@ def test_one_refused_key_affects_no_other_object(
 def test_an_expired_object_that_came_back_stays_in_quarantine(
     ministack: S3Server,
 ) -> None:
-    """The object has the same bytes as before, and is refused.
+    """The object came back with the same bytes, but the store refuses to return it (403).
 
     The object is read until the last attempt has failed. Later listings do not cause another read.
     """
