@@ -70,7 +70,7 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     change feed                 the rows that came and left between two versions, with the reason of each
     generation of a slot        the version that last changed it: Dagster's data version
     pack, manifest              a data file of many slots; the rest of the table's state as of a version
-    label                       the version that rows were planned as
+    label                       the version that was next when rows were planned
     known record, identity      the record of a table outside its prefix; the table's bucket, prefix, slots and hash
     withdraw                    remove the rows of a deleted or overwritten object from the table
     code version, stale         the version of the code that makes rows; a slot whose rows other code made

@@ -21,7 +21,7 @@ def load(folder: Path) -> dg.Definitions:
     folder = folder.resolve()
     if not folder.is_dir() or not folder.name.isidentifier():
         raise UsageError(
-            f"{DEFS_VARIABLE}={folder}: must be a folder with a defs.yaml in it, named like a Python module"
+            f"{DEFS_VARIABLE}={folder}: must be a folder, named like a Python module, with a defs.yaml in it"
         )
     if folder == DEMO_FOLDER:
         module = import_module("s3notify_platform.defs")

@@ -1,5 +1,5 @@
-"""Pytest fixtures for a project's own tests. They run the project's sources on a real S3 server and a real Spark, on
-this machine.
+"""Pytest fixtures for a project's own tests. The fixtures run the project's sources on a real S3 server and a real
+Spark, on this machine.
 
     # conftest.py
     pytest_plugins = ["s3notify_platform.testing"]

@@ -28,13 +28,14 @@ iam` prints the least policy of each role.
       anybody can take all connections.
     - Trusted proxy: its headers say which sender a request counts for. The proxy has no secret of its own, but it sees
       the senders' secrets.
-    - Endpoint: only the status of its answer counts, within a deadline. Redirects are not followed.
+    - Endpoint: the platform waits for its answer until a deadline, and uses only the answer's status. Redirects are not
+      followed.
 
 Each secret gives access to:
     - The keys of a role: everything that this role may do. Settings name the keys, and do not contain them
       (`stores.credentials`).
-    - The HTTP inlet's secret: the report of changed keys. Without TLS this secret can be read on the network.
-    - A key of the front: the creation of topics. The secret of such a key is never sent. Without TLS a request can be
+    - The HTTP inlet's secret: the right to report changed keys. Without TLS this secret can be read on the network.
+    - A key of the front: the right to create topics. The key's secret is never sent. Without TLS a request can be
       replayed unchanged for a quarter of an hour.
     - A push HMAC key: nothing on the platform. The holder of such a key can send forged events to the endpoint that
       uses the key.

@@ -28,8 +28,8 @@ LOOKED_AT_MAX: Final = 10_000
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05
-"""The time for which the topics count as known. This time can be short: only an inlet announces the probe, and inlets
-read the topics for each batch.
+"""The time until writers know the new topic (`known_seconds`). This time can be short: only an inlet announces the
+probe, and inlets read the topics for each batch.
 """
 
 
@@ -76,7 +76,9 @@ def probe_arrival(
             clock.sleep(ARRIVAL_POLL_SECONDS)
         return None
     finally:
-        with suppress(NotFoundError):  # a concurrent probe deleted the topic; one probe may return None
+        with suppress(
+            NotFoundError
+        ):  # a concurrent probe deleted the topic; then one of the two may return None
             queue.topics.delete(name)
         if written:
             bucket.delete(key)
@@ -84,8 +86,8 @@ def probe_arrival(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest object of a source, and the delay until its slot was signalled; None if no signal came after the
-    object.
+    """The newest object of a source, and the delay until its slot was signalled. The delay is None if no signal came
+    after the object.
     """
 
     key: str
@@ -100,7 +102,7 @@ def newest_arrival(
     root: bool,
     chosen: Iterable[ObjectMeta],
 ) -> Newest | None:
-    """The delay of the newest listed object; None if there is no object. The call writes nothing. Cost: 1 HEAD.
+    """The newest listed object and its delay; None if there is no object. The call writes nothing. Cost: 1 HEAD.
 
     `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. The times of object and signal are both
     by the store's clock.

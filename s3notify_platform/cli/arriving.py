@@ -17,12 +17,12 @@ PROBE_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""A signal that moves later than this is probably moved by a sweep, not by an event."""
+"""A signal that moves later than this after the write was probably moved by a sweep, not by an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """The result. `seconds`: the time between the probe and its event, if measured."""
+    """The result of `examine_events`. `seconds`: the time between the probe and its event, if measured."""
 
     fine: bool
     text: str
@@ -42,7 +42,7 @@ def examine_events(place: SourcePlace) -> Events | None:
         setup = _setup(place) if by_queue else None
         missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
     except S3NotifyError as error:
-        missing, setup = "", None  # no permission to look: the probe decides
+        missing, setup = "", None  # the parts cannot be examined: the probe decides
         parts = f"the parts were not checked: {error}"
     else:
         parts = "all parts are there"

@@ -176,7 +176,7 @@ need.
 def options_as(
     place: type[BucketPlace], *names: str, first: Option | None = None, shown: Collection[str] = ()
 ) -> Option:
-    """Options for these settings, in this order; the command takes their values as one `place`.
+    """Options for the settings `names`, in this order; the command takes the values of these settings as one `place`.
 
     `first`: the argument or option NAME. `shown`: the settings that `--help` shows; `--help-all` shows all of them.
     """
@@ -214,7 +214,7 @@ _name_option = setting_option(
 
 
 def key_with(*more: str) -> Option:
-    """As `source_with`, but with the option `--name`: the argument KEY usually identifies the source."""
+    """As `source_with`, but with the option `--name` in place of NAME, because KEY usually identifies the source."""
     return options_as(SourcePlace, *SOURCE, *more, first=_name_option)
 
 
@@ -234,7 +234,7 @@ keyspace_options = options(
         "_s3notify/orders/keyspace/ raw/orders/. Default: the sources in the YAML.",
     ),
 )
-"""Options for the sources that are signalled: `slots` and `keyspaces`."""
+"""The options `slots` and `keyspaces`, for the sources that are signalled."""
 
 
 def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *, without: str) -> None:

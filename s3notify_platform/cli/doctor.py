@@ -64,7 +64,7 @@ def doctor(
     name, records_table, lease_table = (given.get(one) for one in ("name", "records_table", "lease_table"))
     prefix = LocationSettings(name=name).platform_prefix if name else ""
     prefix = given["platform_prefix"] or prefix
-    asked = address_of(platform)  # first, since the error about missing credentials ends the command
+    asked = address_of(platform)  # before the probe, since missing credentials end the command here
     found = probe(open_store(platform), prefix)
     tables = examine_tables(
         Tables(
@@ -193,6 +193,6 @@ def _print_capabilities(title: str, found: "Capabilities") -> None:
     rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
     rows.append(("commit mode, if auto", found.mode))
     print_table(("Check", "Result"), rows, title=title)
-    # For an unusable store, the error below has the problems.
+    # If the store is unusable, the error below names the problems.
     for problem in found.problems if found.mode != "unusable" else ():
         say(f"- {problem}")

@@ -26,9 +26,9 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
     The command does not delete names of columns, copies that others have made or received, and logs of Dagster and
     others. If the platform's bucket is versioned, a lifecycle rule must expire old versions of its objects.
 
-    The command is refused while the object is in the bucket. Safe to repeat. A run that began earlier may still write a
-    file with the object, but cannot commit this file. The command prints a time: repeat the command then, to
-    delete this file, too. Exit code 1 if something is left now; the reason is printed.
+    The command is refused while the object is in the bucket. Safe to repeat. A run that began before the command may
+    still write a file with the object, but cannot commit this file. The command prints the time at which to repeat it,
+    so that this file is deleted, too. Exit code 1 if something is left now; the reason is printed.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject

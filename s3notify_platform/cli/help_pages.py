@@ -69,7 +69,7 @@ class PagedCommand(click.Command):
         found = super().get_params(ctx)
         if not any(getattr(parameter, "rare", False) for parameter in found):
             return found
-        return [*found[:-1], self._help_all, *found[-1:]]  # before `--help`
+        return [*found[:-1], self._help_all, *found[-1:]]  # `--help-all` is listed before `--help`
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command`."""

@@ -132,7 +132,7 @@ def ingest(
         builder = builder.config(name, value)
     with served(metrics, shown), stop_on_signals("ingest") as stop:
         spark = builder.getOrCreate()
-        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has replaced the handler
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has replaced SIGINT's handler
         spark.sparkContext.setLogLevel("ERROR")
         try:
             with reading_bar(spark.sparkContext) as reads:
@@ -148,7 +148,7 @@ def ingest(
                 running.append(continuous)
                 continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
-            if not stop.is_set():  # else the error means that Java got the same signal, and ended first
+            if not stop.is_set():  # after a signal, the error only shows that Java got it, too
                 raise click.ClickException(reason_of(error)) from error
     if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)

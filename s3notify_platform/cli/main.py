@@ -1,5 +1,5 @@
-"""`s3notify`: one file for each command, one for each group of commands, and `services` for the commands of services,
-which are made from the registry.
+"""`s3notify`: one file for each command, one for each group of commands, and `services`, which makes the commands of
+services from the registry.
 
 Each command imports its modules when it runs, so that `--help` is fast.
 """

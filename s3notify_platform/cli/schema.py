@@ -55,11 +55,13 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @click.argument("columns")
 @asset_option
 @click.option(
-    "--of-transform", is_flag=True, help="Change only the table's columns; use it if a transform makes them."
+    "--of-transform",
+    is_flag=True,
+    help="Change only the table's columns; use this option if a transform makes them.",
 )
 @click.option("--read-again", is_flag=True, help="Read all objects with these columns again.")
 @click.option(
-    "--wait", is_flag=True, help="Wait, with a progress bar, until all such objects are read again."
+    "--wait", is_flag=True, help="Wait, with a progress bar, until all requested objects are read again."
 )
 @yes_option
 @dry_run_option
@@ -80,9 +82,9 @@ def set_types(
 
     Without --yes, the command prints the cost and asks. One version changes all types, so that readers see the old
     types or the new ones. Values that the new type can hold are converted in the table's own files, which are
-    rewritten. The next batch reads objects with other values again, and objects with records that are in quarantine
-    because of such a column. Until then, the other values are null. Fields of a struct that COLUMNS does not name keep
-    their types.
+    rewritten. The next batch reads these objects again: objects with other values, and objects with records that are in
+    quarantine because of one of these columns. Until then, the other values are null. Fields of a struct that COLUMNS
+    does not name keep their types.
 
     If the source's `schema` or `schema_hints` names the column, change that setting too. Runs may go on: a run that has
     read with the old type plans again. Safe to repeat, and to kill.

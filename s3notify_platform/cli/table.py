@@ -30,7 +30,7 @@ def table() -> None:
 def show(
     *, place: SourcePlace, asset: str | None, version: int | None, at: datetime | None, as_json: bool
 ) -> None:
-    """Show the table of source NAME: its URL, version, counts and settings, and the process that holds it."""
+    """Show the table of source NAME: its URL, version, counts and settings, and the command for which writers wait."""
     table = place.table(asset)
     found = as_of(table, version, at)
     known, _ = table.reader.known.read()
@@ -97,8 +97,8 @@ def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bo
     """Merge small files of source NAME's table, slot assets, newest rows and clustered rows, or only of --asset.
 
     Files with many hidden rows are rewritten. Files of clustered rows (cluster_by) whose ranges overlap are sorted
-    again. The rows do not change. Batches limit the number of small files by themselves, and Dagster's daily sweep does
-    the same as this command: schedule it beside `s3notify ingest`. Safe to repeat, and safe beside running batches,
+    again. The rows do not change. Batches limit the number of small files by themselves. Dagster's daily sweep does the
+    same as this command; with `s3notify ingest`, schedule the command. Safe to repeat, and safe beside running batches,
     which have priority. Merged files stay for readers of earlier versions until `s3notify vacuum`.
     """
     from s3notify_platform.maintenance.compaction import Compaction
@@ -155,8 +155,8 @@ def rollback(
 def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
     """Restore versions of the table of source NAME that a writer replaced after its lease had ended.
 
-    Versions can be replaced only in a table whose commits use leases. Runs then refuse the table, and name this
-    command. Safe to repeat, and safe beside writers. If no version was replaced, the command changes nothing.
+    Versions can be replaced only in a table whose commits use leases. Runs refuse a table with replaced versions, and
+    name this command. Safe to repeat, and safe beside writers. If no version was replaced, the command changes nothing.
     """
     from s3notify_platform.maintenance.put_back import PutBackReplaced
 
@@ -176,7 +176,7 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
     Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
     objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
     command. The newest readable version becomes the newest version. The next batch that lists the bucket compares all
-    slots with it. Cursors and streams start again. Safe to repeat.
+    slots with the listing. Cursors and streams start again. Safe to repeat.
     """
     from s3notify_platform.maintenance.loss import ForgetVersions
 

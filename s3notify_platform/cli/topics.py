@@ -93,13 +93,13 @@ def topics() -> None:
     Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 
     With `--no-persistent`, the topic has no queue: the publisher or inlet that announces a change sends it to the
-    endpoint itself, before its call returns. So this process needs the secrets, and permission for the endpoint. Each
-    change is sent at most once. A failure is counted and logged, and loses the notification.
+    endpoint itself, before its call returns. So each publisher and inlet needs the secrets, and permission for the
+    endpoint. Each change is sent at most once. A failure is counted and logged, and loses the notification.
 
     Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of
     the same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop
-    events without a greater one. A sequencer comes from the clock of the program that wrote or reported the change;
-    for certainty, look at the object.
+    events whose `sequencer` is not greater. A sequencer comes from the clock of the program that wrote or reported the
+    change; for certainty, look at the object.
 
     A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
     dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event. When the topic has
@@ -142,7 +142,8 @@ _table_option = click.option(
     multiple=True,
     metavar="ID",
     help="Id of a table (`s3notify status --json`) that the topic serves: no other table uses or removes the topic. "
-    "Repeatable: each entry goes to one of the tables. Default for a new topic: the first table that uses it.",
+    "Repeatable, for several tables, of which each entry goes to one. Default for a new topic: the first table that "
+    "uses the topic.",
 )
 
 

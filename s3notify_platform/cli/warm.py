@@ -42,7 +42,7 @@ from s3notify_platform.cli.printing import say
     metavar="N",
     default=2048,
     show_default=True,
-    help="Replace a worker that uses more memory than this, without Java's memory.",
+    help="Replace a worker that uses more memory than this, not counting Java's memory.",
 )
 @click.option("--until-input-ends", is_flag=True, hidden=True)
 def warm(home: Path, *, workers: int, runs: int, megabytes: int, until_input_ends: bool) -> None:

@@ -42,7 +42,7 @@ KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "sweep": ("GetObject", "PutObject"),
     "reader": ("GetObject",),
 }
-"""Actions on the records of the source's tables (`table.known`), which are kept apart from the tables' other
+"""Actions on the records of the source's tables (`table.known`). These records are kept apart from the tables' other
 objects.
 """
 
@@ -90,9 +90,9 @@ class Places:
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
-    Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
+    Whatever the source's prefix is, writers get a Deny for changes of the platform's own objects (`table.own_objects`).
     The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix covers
-    these objects, the policy also denies writers to read them.
+    the platform's objects, the policy also denies writers to read these objects.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}

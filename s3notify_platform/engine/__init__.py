@@ -3,7 +3,7 @@
 Each step has its own folder; the list below has the order of processing. A step imports only earlier steps and
 `values`.
 
-    values/   the values passed between steps, each declared once, and their rows between driver and tasks
+    values/   the values passed between steps, each declared once, and the rows that carry them to and from tasks
     batch/    when a batch is due, which slots it has, and how it finds out what changed
     plan/     compares bucket and queue with the committed states: the plan of each slot
     read/     the splits that each task reads, how a task reads them, and the outcome of each object

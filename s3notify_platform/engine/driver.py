@@ -91,16 +91,16 @@ class Ingest:
     ) -> Iterator[Round]:
         """Ingests `slots` in rounds. The caller must commit each round before it takes the next round. See `result`.
 
-        Each slot has a result; with `only_found`, slots without objects and without a commit have no result. A round
-        reads at most `Input.max_objects` and `max_bytes`, so a crash costs one round. No round begins after
+        Each slot has a result; with `only_found`, slots that have no objects and were never committed have no result. A
+        round reads at most `Input.max_objects` and `max_bytes`, so a crash costs one round. No round begins after
         `max_seconds`.
 
         An object whose read fails is left out, and its slot is not `ok`. If the slot is in `last_attempt`, the object
         goes to quarantine, and the slot is committed. A quarantined object is not read again until the object changes
         or is retried (`table.quarantined`). The rows of the object's earlier version are removed.
 
-        An outage never counts against an object. The affected objects and slots are retried last, with backoff. After
-        the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,
+        An outage never counts as a failure of an object. The affected objects and slots are retried last, with backoff.
+        After the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
         `listing`: list the whole bucket; otherwise look at the keys in the entries of the source's topic. `topic`: if
@@ -355,8 +355,8 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        If the round would exceed this limit, the slots of its new objects stay failed. These slots are settled again,
-        as if this attempt were not their last. Cost of a round with an unforeseen error: the requests of
+        If the round would exceed this limit, the slots whose objects it would add stay failed. These slots are settled
+        again, as if this attempt were not their last. Cost of a round with an unforeseen error: the requests of
         `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
@@ -378,9 +378,9 @@ class _Round:
         if len(there.union(*wanted.values())) <= MAX_UNFORESEEN:
             return
         ingest.progress(
-            f"{len(wanted)} slots stay failed: with their objects more than {MAX_UNFORESEEN} would be in quarantine "
-            "for unforeseen errors; see the tracebacks. If a defect is the cause, install a version, or a transform, "
-            "without it; otherwise remove these objects"
+            f"{len(wanted)} slots stay failed: with their objects, more than {MAX_UNFORESEEN} objects would be in "
+            "quarantine for unforeseen errors; see the tracebacks. If a defect is the cause, install a version or a "
+            "transform without this defect; otherwise remove these objects"
         )
         state.last_attempt = state.last_attempt.difference(wanted)
         for part in done.parts:

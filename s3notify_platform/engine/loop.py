@@ -3,16 +3,17 @@
 Before a round is committed, `engine.driver` plans it on one snapshot of the table, reads its objects, and stages packs.
 
 The order, and the reason of each place
-    1. `commit_round`: the rows are visible, since `table.commit` has created the version. `known` has the version.
-    2. `report` tells Dagster. After a crash before this step, the entries are still there, so the slots are requested
-       and reported again.
+    1. `commit_round`: the rows are visible, because `table.commit` has created the version. `known` has the version.
+    2. `report` reports the results to Dagster. After a crash before this step, the entries are still in the queue, so
+       the slots are requested and reported again.
     3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.
     4. `Steps.ask_again` requests the slots that were not read completely.
     5. `close`, for each round, or once for the whole batch:
-       `note_writers` notes a writer that does not queue, before its slots count as done;
+       `note_writers` notes a writer that does not queue, before the slots count as done;
        `note_open` notes the slots that failed or are unfinished, before they could leave the rescan backlog;
-       `settle` removes the slots that a listing has settled from the rescan backlog;
-       `acknowledge` says that the work is done: a stamp on the batch's chain, or the epoch that was compared.
+       `settle` removes from the rescan backlog the slots that a listing has settled;
+       `acknowledge` notes that the work is done: by a stamp on the batch's chain, or by the topic's epoch in the
+       backlog.
 
 A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
 reported. With the reverse order, a crash could leave a committed slot unreported, or a failed slot forgotten, forever.
@@ -69,8 +70,8 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the source's table. Only these results count here, because a failure in a derived table never
-        delays a slot of the source.
+        """The results of the source's table. Only these results decide which slots are bad or good, because a failure
+        in a derived table never delays a slot of the source.
         """
         return next(iter(self.results.values()), {})
 
@@ -132,11 +133,11 @@ class Steps(Protocol):
         ...
 
     def settle(self, done: Round) -> None:
-        """Removes the slots that a listing has settled from the rescan backlog."""
+        """Removes from the rescan backlog the slots that a listing has settled."""
         ...
 
     def acknowledge(self, done: Round) -> None:
-        """Says that the work is done."""
+        """Notes that the work is done."""
         ...
 
 
@@ -154,7 +155,7 @@ def commit_rounds(
 
     Yields each round after its last step. Every driver of a run takes its rounds from this function.
 
-    `closes`: True if each round is closed by itself. If not, the driver calls `close` for the whole batch after the
+    `closes`: True if `close` is called for each round. If not, the driver calls `close` for the whole batch after the
     last round. `beside` runs a background task, which returns the space of the removed entries to the queue. No step
     waits for this task.
 

@@ -15,7 +15,7 @@ The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table
 - failing: the slot's last batch failed. The slot is requested again later. A parked slot is also requested when it
   changes.
 - waiting: an entry in the queue names the key.
-- dead: the entry became a dead letter of the source's topic.
+- dead: an entry that names the key became a dead letter of the source's topic.
 - rescan: a listing that is due will find the change.
 - signalled: an unqueued writer signalled the slot. The next batch lists the slot.
 - unseen: neither an entry nor a signal announced the change. The sweep will find the change.
@@ -91,12 +91,10 @@ class Answer:
     topic_exists: bool
     """True if the source's own topic exists."""
     topics_cut: bool
-    """True if there are more topics than the number that was read."""
+    """True if only some of the topics were read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """True if there are more ack chains than the number that was read. If the sensor's cursor is known, all open chains
-    are known.
-    """
+    """True if only some of the ack chains were read. If the sensor's cursor is known, all open chains are known."""
     rescans: bool
     """True if the slot waits for a rescan."""
     next_batch: How
@@ -262,7 +260,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """Returns the reason why a change is not committed yet. The reason that is closest to the commit counts."""
+    """Returns why a change is not committed yet: among several reasons, the one that is closest to the commit."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
@@ -320,7 +318,7 @@ def _unannounced(found: Answer) -> Verdict:
     if found.signal_taken if found.signal_taken is not None else found.has_taken(signal):
         return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":
-        text = f"{no_entry} the slot's signal is for another key, since the signal's writer queues; {sweep}"
+        text = f"{no_entry} the slot's signal is for another key, because the signal's writer queues; {sweep}"
         return Verdict("unseen", text)
     return Verdict("signalled", f"signalled {found.ago(signal.modified_ms)} ago without an entry: {lists}")
 

@@ -11,7 +11,7 @@ Requests of one round, which finds the facts once:
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
 - Version: 1 GET for each table version from the plan to the object's commit, at most `VERSIONS_MAX` versions.
-- A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
+- A key without rows: for each of the slot's last `CHANGES_MAX` changes, 2 GETs and the requests of `feed`.
 - Rejects: the requests of `reading` for the slot's rejects in at most `REJECT_FILES` packs.
 
 If the object changes meanwhile, the search is repeated, up to `LOOK_ROUNDS` rounds. A scan costs 1 LIST and 1 GET for
@@ -329,8 +329,8 @@ def _committed(
 def _taken_in_by(
     reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
 ) -> tuple[int, str, LogVersion | None]:
-    """Returns the table version that committed the object's first rows, the doubt about this version, and the version's
-    body.
+    """Returns the table version that committed the object's first rows, any doubt about this version as a text (see
+    `CommittedVersion.doubt`), and the version's body.
     """
     newest = snapshot.manifest.slot(slot).generation
     if not state.since:  # no part of the object was ever read

@@ -3,8 +3,8 @@
 If rows of an object are withdrawn, their packs are written again without these rows. If overwritten objects are spread
 over the table, one batch may write most of the table again. `overwrites: vectors` avoids this.
 
-The facts are in the versions of the log. A file with rows of a batch has the label of the batch, which is above the
-labels of the removed files. All other files that a batch adds were written again, except merged files.
+The facts are in the versions of the log. A file with a batch's own rows has the label of the batch. This label is
+above the labels of the removed files. All other files that a batch adds were written again, except merged files.
 """
 
 from collections.abc import Collection

@@ -54,8 +54,8 @@ VERSIONS_WEIGHED: Final = REQUESTS_IN_FLIGHT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: the number of requested slots, or None for all slots. `acked`: the number of
-    `children` of the batch's chain that are done.
+    """A batch in flight. `slots`: the number of requested slots, or None for all slots. `children`: the number
+    of children of the batch's chain. `acked`: the number of children that are done.
 
     `doing`: the activities of the batch's runs at their last heartbeats.
     """
@@ -304,17 +304,17 @@ class SourceLook:
         return FollowingStatus(asset=asset, rows=found.rows, version=follows.version, behind=behind)
 
     def _changing(self, reader: LogReader, table: str, versions: range) -> int:
-        """The number of these versions that changed rows or columns. A version that only merged files does not count.
+        """The number of these versions that changed rows or columns. A version that only merged files is not counted.
 
         Cost: 1 GET for each version that was not read before, if there are at most `VERSIONS_READ` versions. If there
-        are more, no request is made, and all versions count.
+        are more, no request is made, and all versions are counted.
         """
         if len(versions) > VERSIONS_READ:
             return len(versions)
         return sum(each.changes for each in self._read_versions(reader, table, versions))
 
     def _rewrites(self, reader: LogReader, snapshot: Snapshot) -> RewriteStatus:
-        """The bytes that the newest versions wrote again. Cost: 1 GET for each of them that was not read before."""
+        """The bytes that the newest versions wrote again. Cost: 1 GET for each version that was not read before."""
         newest = range(max(1, snapshot.version - VERSIONS_WEIGHED + 1), snapshot.version + 1)
         done = total([each.rewrites for each in self._read_versions(reader, snapshot.table, newest)])
         plain = self.source.input.overwrites != "vectors"

@@ -16,7 +16,8 @@ from s3notify_platform.table.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """The numbers of one snapshot. `version`: -1 without a table. `files`, `bytes`: the files with rows and rejects.
+    """The numbers of one snapshot. `version`: -1 without a table. `files`, `bytes`: the number and the size of the
+    files with rows and rejects.
 
     `slots`: the slots that a batch has committed, with the facts of each slot.
     """

@@ -49,7 +49,7 @@ class TopicView:
     pushed: bool
     notices: tuple[Notice, ...]
     cut: bool
-    """True if the slot has more entries than the number that was read."""
+    """True if only some of the slot's entries were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,8 +137,8 @@ def pieces(
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # A byte order mark and a last carriage return do not count. The record is too long even without these
-            # bytes.
+            # A byte order mark and a last carriage return are no part of the record, which is too long even without
+            # these bytes.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)

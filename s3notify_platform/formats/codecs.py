@@ -1,16 +1,16 @@
 """Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
-Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
+Guarantees. Memory is a few chunks, for any content, because data is decompressed only up to the next piece of
 `UNPACKED_BYTES`. zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Concatenated members
 are read one after the other, and zeros between members are skipped. A truncated or damaged stream returns everything
 before the damage, then raises `CorruptError` with the reason. If the encoding does not allow some bytes, only their
 record is damaged: such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
-shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy. Hadoop's snappy blocks do
-not begin with fixed bytes. So an object with the suffix `.snappy` that is not framed snappy is read as Hadoop's blocks.
-Without a byte order mark, the source's setting decides the encoding. An object with a suffix of compression, but
-without compressed content, is read unchanged.
+shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy, so these bytes show the
+compression. Hadoop's snappy blocks do not begin with fixed bytes. So an object with the suffix `.snappy` that is not
+framed snappy is read as Hadoop's blocks. Without a byte order mark, the source's setting decides the encoding. An
+object with a suffix of compression, but without compressed content, is read unchanged.
 """
 
 import bz2

@@ -73,7 +73,7 @@ class _FieldRecords(Parser):
         """See `records.Parser`."""
         found = self.convert_most(records)
         for number in found.left[:1].tolist():
-            self._fields(records.raw(number))  # raises the error of this record
+            self._fields(records.raw(number))  # `_fields` raises the error of this record
         if found.mismatches:
             raise pa.ArrowInvalid("a value does not fit its column")
         return found

@@ -1,8 +1,8 @@
 """Notations: how the texts of a source write dates, times and numbers, if they do not follow ISO 8601 and JSON.
 
 A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
-everything below a path. If several paths apply to a column, the longest path counts. A column with a pattern accepts
-only texts of this pattern, and texts that mean null. A pattern cannot contain | and =, which are separators in the
+everything below a path. If several paths apply to a column, the longest path decides. A column with a pattern accepts
+only texts of this pattern, and texts that mean null. A pattern cannot contain | or =, which are separators in the
 settings.
 """
 

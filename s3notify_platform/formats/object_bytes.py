@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 CHUNK_BYTES: Final = 8 << 20
-"""Number of bytes of a GET. A larger object is read in ranges, all pinned to one ETag, because a request has a time
-limit."""
+"""Number of bytes of a GET. Because a request has a time limit, a larger object is read in ranges, all pinned to one
+ETag.
+"""
 
 AHEAD: Final = 3
 """Number of reads in flight for one object."""

@@ -35,7 +35,7 @@ Offsets = npt.NDArray[np.int64]
 _NONE: Final = np.zeros(0, np.int64)
 
 
-# Not frozen: to create a frozen object takes three times as long, and there may be as many rejects as records.
+# `Reject` is not frozen: a frozen object takes three times as long to create, and each record may be a reject.
 @dataclass(slots=True, kw_only=True)
 class Reject:
     """A record that could not be loaded. `raw` is cut at `MAX_RAW_BYTES`."""

@@ -55,7 +55,8 @@ def format_of(key: str, setting: str) -> Format | None:
     """Returns the format of an object, from the setting or, with `auto`, from the key's last suffix; None if the suffix
     is unknown. Pure.
 
-    A compression suffix is ignored. With `auto`, the format for the suffix `.json` chooses by content.
+    A compression suffix is ignored. With `auto`, the format for the suffix `.json` chooses between documents and lines
+    by content.
     """
     if setting != AUTO:
         return FORMATS[setting]

@@ -1,6 +1,6 @@
 """Values that do not fit their column, and fields that the schema lacks.
 
-With `quarantine`, a record with such a value becomes a reject. The reject's reason contains the column and the value.
+With `quarantine`, a record with a mismatch becomes a reject. The reject's reason contains the column and the value.
 With `rescue`, the record becomes a row: a value that does not fit is null in its column, and `_rescued` has its text.
 `_rescued` is a JSON object of paths and texts; Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are
 like `amount`, `customer.city`, `lines[2].sku`. The text of a value is the same as in the object. A JSON string is
@@ -209,8 +209,8 @@ def _accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str
 
 
 def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: bool) -> str:
-    """Returns DDL for the column, in which the field at `place` has a new type, inside this number of lists. All
-    other fields are left out. Returns "" if the column does not contain this place.
+    """Returns DDL for the column, in which the field at `place` has a new type. This type is inside as many lists as
+    `lists` says. All other fields are left out. Returns "" if the column does not contain this place.
     """
     at, inner, around = below(above, column.name), column.type, 0
     name = column.name if re.fullmatch(r"\w+", column.name) else "`" + column.name.replace("`", "``") + "`"

@@ -10,7 +10,7 @@ Guarantees. A text that does not match the pattern completely is not read: 1.2.2
     H HH           an hour, 0 to 23
     h hh a         an hour, 1 to 12, and AM or PM
     m mm s ss      minutes and seconds
-    S to SSSSSSSSS fractions of a second, at most so many digits; cut to microseconds
+    S to SSSSSSSSS fractions of a second, at most one digit for each S; cut to microseconds
     X XX XXX       a zone: Z, or X: +01 or +0130, XX: +0130, XXX: +01:30
     x xx xxx Z     the same zones, but not the text Z; the letter Z means the same as xx
     'text' ''      text, and a quote; other characters that are not letters mean themselves

@@ -1,12 +1,12 @@
 """The loop over a bounded number of attempts of one operation, with a jittered backoff between two attempts.
 
-Loops that are not built on it, with the reason:
+Loops that do not use `attempts`, with the reason:
 
 - Attempts without a pause. Each attempt begins with a new read or a new name, so a pause would not help:
   `owners.Worker._renew`, `reserving`, `bucket_records.create`, `table.snapshot.open`.
 - Attempts that wait for a fact, and not for a time: `conditional_commit.leases` (the end of another writer's lease),
   `keyspace.causal` (held-back changes).
-- Attempts until a deadline: `table.commit`. A change also leaves this loop when it was planned on a damaged version.
+- Attempts until a deadline: `table.commit`. This loop also ends if the change was planned on a damaged version.
 - Replans. An attempt makes another plan: `table.round`, `table.follow`, `table.retype`, `table_rollback`,
   `table_erasure`, `explain.look`, and the rounds of `engine.driver`.
 - Services never give up. Their pauses end with a signal to stop: `channels`, `orchestration.managed_services`,

@@ -69,8 +69,8 @@ class CorruptError(S3NotifyError):
     """Stored bytes contradict an invariant. Nothing was written, and a person must investigate."""
 
 
-# The names of these errors are from xor-ack. Each error is a subclass of the platform's error class that says what the
-# caller must do.
+# The names of the following errors are from the protocol xor-ack. Each error is a subclass of the platform's error
+# class that says what the caller must do.
 
 
 class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name

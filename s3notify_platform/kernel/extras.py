@@ -1,4 +1,4 @@
-"""The modules that each extra installs. Publishers, watchers, and services by HTTP or SQS need no extra."""
+"""The modules that each extra installs. Publishers, watchers, and services that use HTTP or SQS need no extra."""
 
 from typing import Final
 

@@ -26,8 +26,9 @@ PARTS_BYTES: Final = 256 << 20
 """Largest number of bytes of an upload's parts in memory at the same time, unless a single part is larger."""
 
 COPIED_AT_ONCE_BYTES: Final = 1 << 30
-"""Largest size in bytes of an object that one request copies. S3 allows 5 GiB, but the answer may take longer than any
-timeout."""
+"""Largest size in bytes of an object that one request copies. S3 allows 5 GiB, but the answer for such an object may
+take longer than any timeout.
+"""
 
 COPIED_PART_BYTES: Final = 128 << 20
 """Smallest size in bytes of each part that the store copies."""
@@ -46,11 +47,14 @@ MAX_RAW_BYTES: Final = 1 << 20
 """Largest number of raw bytes that quarantine keeps of one rejected record or object."""
 
 CARRIED_PACK_BYTES: Final = 64 << 10
-"""Bytes of the largest pack that a task sends to the driver. The driver writes this pack with the version."""
+"""Bytes of the largest pack that a task sends to the driver. The driver writes this pack together with the version's
+manifest.
+"""
 
 WITHDRAWN_SHARE: Final = 0.5
-"""Share of the compared objects that one listing may withdraw. A larger withdrawal needs the confirmation of a
-person."""
+"""Share of the compared objects whose rows one listing may withdraw. A larger withdrawal needs the confirmation of a
+person.
+"""
 
 WITHDRAWN_OBJECTS: Final = 100
 """Number of compared objects from which `WITHDRAWN_SHARE` applies. A listing that compares fewer objects has no
@@ -71,8 +75,8 @@ SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
 
 REWRITE_WARN_TIMES: Final = 10
-"""`s3notify status` warns if the bytes that the newest batches wrote again are more than this many times the bytes
-changed.
+"""`s3notify status` warns if the bytes that the newest batches wrote again are more than this many times the bytes that
+these batches changed.
 """
 
 REWRITE_WARN_BYTES: Final = 64 << 20
@@ -81,8 +85,8 @@ change writes most of the table again, which costs little.
 """
 
 MAX_CELLS: Final = 8 << 20
-"""Largest number of values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed
-in parts."""
+"""Largest number of values that are parsed together: records (in JSON: objects, at any depth) times columns. Larger
+inputs are parsed in parts."""
 
 MAX_RECORD_BYTES: Final = 64 << 20
 """Largest size in bytes of a record of an object that is read in pieces. Longer records are rejected."""
@@ -105,7 +109,7 @@ MAX_AVRO_BLOCK_ROWS: Final = 1_000_000
 """Largest number of records of an Avro block. Each record becomes a Python value."""
 
 MAX_WHOLE_BYTES: Final = 512 << 20
-"""Largest size in bytes of an object that is read as a whole, because obstore cannot express its key."""
+"""Largest size in bytes of an object whose key obstore cannot express. Such an object is read as a whole."""
 
 MAX_TIME_PATTERN: Final = 200
 """Largest number of characters of a pattern of times."""
@@ -141,15 +145,15 @@ Without the limit, a file of some hundred bytes could become billions of nulls.
 
 MAX_ROWS_PER_BYTE: Final = 100
 """Largest number of rows of a Parquet or ORC file for each byte of the file. A file with at most a million rows is not
-limited by this number. Constant columns need few bytes."""
+limited by this number. The limit is high, because constant columns need few bytes."""
 
 MAX_DECODED_BYTES: Final = 256 << 20
-"""Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object. Without the limit, 500 bytes could
-become gigabytes of one value."""
+"""Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object, unless `MAX_DECODED_PER_BYTE` allows
+more. Without the limit, 500 bytes could become gigabytes of one value."""
 
 MAX_DECODED_PER_BYTE: Final = 1000
-"""Largest number of decoded bytes for each byte of an object. An object may always have `MAX_DECODED_BYTES` decoded
-bytes.
+"""Largest number of decoded bytes for each byte of an object. `MAX_DECODED_BYTES` are allowed for an object of any
+size.
 """
 
 BATCH_BYTES: Final = 16 << 20
@@ -196,8 +200,9 @@ CREDENTIALS_SECONDS: Final = 60.0
 """Seconds after which credentials that do not renew themselves are looked up again."""
 
 REMEMBERED_TABLES: Final = 64
-"""Number of tables for which a process remembers the newest versions of the slots. The process lists further tables
-again."""
+"""Number of tables of which a process remembers the newest snapshot. With more tables, the process forgets the snapshot
+of the table that it used least recently.
+"""
 
 MAX_DEFS_BYTES: Final = 256 << 10
 """Largest size in bytes of a `defs.yaml`."""
@@ -227,11 +232,12 @@ STATE_FILE_BYTES: Final = (4 << 20, 64 << 20)
 bytes of all state files."""
 
 STATE_FILES_FRESH: Final = 8
-"""Number of state files in level 0 from which files are merged into level 1."""
+"""When level 0 has this many state files, files are merged into level 1."""
 
 STATE_LEVEL_BYTES: Final = 4 << 20
 """When the state files of level 1 have this many bytes together, files are merged into level 2. Each further level may
-have ten times the bytes."""
+have ten times the bytes of the level before it.
+"""
 
 STATE_MERGE_BYTES: Final = 64 << 20
 """Bytes of state files that one round merges, unless the smallest possible merge is larger."""
@@ -286,22 +292,22 @@ CLOCK_SKEW: Final = 3.0
 """Factor by which one machine's clock may run faster than another machine's clock."""
 
 TOPICS_KNOWN_SECONDS: Final = 2.0
-"""Seconds for which a writer uses the topics that it has read. The seconds count by the writer's clock, from the start
-of the read.
+"""Seconds for which a writer relies on the topics that it has read. The seconds count by the writer's clock, from the
+start of the read.
 
 A client that changes a setting of a topic waits `CLOCK_SKEW` times as long before it acts on the change."""
 
 ROOM_HELD: Final = 32
-"""Number of entries for which a process reserves spare space in one shard. So the space for this number of entries
-takes only one request.
+"""Largest number of entries for which a process takes spare room in one shard. So one request is enough for the room of
+this many entries.
 """
 
 ROOM_HELD_SHARE: Final = 1 / 16
-"""Largest share of a shard's capacity that one process may reserve as spare space."""
+"""Largest share of a shard's capacity that one process may take as spare room."""
 
 ROOM_IDLE_SHARE: Final = 1 / 4
-"""A process reserves spare space only in a shard that is filled to at most this share. The rest of the shard is kept
-for entries.
+"""A process takes spare room only in a shard that is filled to at most this share. The rest of the shard is kept for
+entries.
 """
 
 REQUEST_ATTEMPTS: Final = 5
@@ -327,7 +333,7 @@ MAX_RESCUED_PATHS: Final = 64
 MAX_ORC_BLOCK_BYTES: Final = 1 << 23
 """Largest size in bytes of an ORC block before compression. The format stores the length in 23 bits.
 
-pyarrow allocates the number of bytes that is written in the file's tail.
+The limit is needed, because pyarrow allocates as many bytes as the file's tail declares.
 """
 
 MAX_FOOTER_BYTES: Final = 32 << 20

@@ -207,7 +207,7 @@ UploadId = NewType("UploadId", str)
 """An upload's id as the store returns it."""
 
 UPLOAD_ID_MAX = 1024
-"""Largest number of characters of an upload id, because reservations contain the id."""
+"""Largest number of characters that an upload id may have, because reservations contain the id."""
 
 
 @runtime_checkable
@@ -314,12 +314,12 @@ class ObjectStore(Uploads, Ranged, Protocol):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """Copies an object within the bucket, with the metadata of `source`. If `source` is a key, values in `metadata`
-        override the source's metadata, and the call makes 1 HEAD more.
+        """Copies an object to the key `target`, with the metadata of `source`. If `source` is a key, values in
+        `metadata` override the source's metadata, and the call makes 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
-        `metadata` replaces the source's metadata without a HEAD. `ConflictError`: this source has changed, and there is
-        no precondition.
+        `metadata` replaces the source's metadata without a HEAD. `ConflictError`: the `CopySource` has changed, and
+        there is no precondition.
         """
         ...
 

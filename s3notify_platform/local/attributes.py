@@ -180,8 +180,8 @@ class Attributes:
         """Checks the attributes in a file. `UsageError` has a line for each unknown name and each wrong value.
 
         `evaluate(name, text)` returns the value of a text that may be an expression. If `evaluate` raises `UsageError`,
-        the error is raised later, when that attribute is read. With `ours` False, the file is of another project's
-        component, and unknown keys are ignored.
+        the error is raised later, when that attribute is read. With `ours` False, the file's component is defined
+        outside this package, and unknown keys are ignored.
         """
         # A service's module is imported only if the file names it.
         known = attributes_of(*(name for name in SERVICES if name in given))

@@ -56,7 +56,7 @@ def _compared(path: Path, wanted: dict[str, Any]) -> HomeFile:
         raise UsageError(f"{path} is no dagster.yaml: it must have keys, like run_launcher")
     missing = {name: wanted[name] for name in _WANTED if there.get(name) != wanted[name]}
     if "storage" in there:
-        missing.pop("event_log_storage", None)  # PostgreSQL, or another place that a person has chosen
+        missing.pop("event_log_storage", None)  # a person has chosen PostgreSQL, or another place
     return HomeFile(
         path=path,
         written=False,

@@ -218,7 +218,7 @@ def _module_of(spec: ModuleSpec) -> "_Module | None":
     get_source = getattr(spec.loader, "get_source", None)
     try:
         source = get_source(spec.name) if get_source is not None else None
-        if source is None and is_package:  # a folder without a file of its own
+        if source is None and is_package:  # the package has no `__init__.py`
             source = ""
         if source is None or len(source) > MAX_CODE_CHARS:
             return None

@@ -41,8 +41,8 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
       bucket: YOUR-BUCKET
       prefix: raw/orders/
 
-Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`. How
-the bucket announces its changes: `s3notify init orders --events`."""
+Then reload, or start `s3notify dev`. To check the bucket: `s3notify doctor orders`. To make
+the bucket announce its changes: `s3notify init orders --events`."""
 COMPONENT: Final = "s3notify_platform.S3NotifyComponent"
 _OURS: Final = "s3notify_platform."
 _OF_DOCUMENT: Final = ("type", "attributes", "template_vars_module", "requirements", "post_processing")
@@ -155,7 +155,7 @@ class ConfiguredSource:
 
         values = {name: value for name, value in self.values.items() if name in SETTINGS}
         if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:
-            values.pop("keyspace_prefix")  # derived from another platform_prefix
+            values.pop("keyspace_prefix")  # this value was derived from another platform_prefix
         return build(values | given)
 
     def _value(self, name: str, value: str) -> Any:

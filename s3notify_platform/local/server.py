@@ -51,8 +51,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 SERVER_STOP_SECONDS = 2.0
-"""Seconds from SIGTERM to SIGKILL, because the server's filer often waits forever on a stream to itself. Acknowledged
-writes survive SIGKILL.
+"""Seconds from SIGTERM to SIGKILL. After SIGTERM, the server's filer often waits forever on a stream to itself.
+Acknowledged writes survive SIGKILL.
 """
 SERVER_POLL_SECONDS = 0.1
 EARLY_ENDS_MAX = 5

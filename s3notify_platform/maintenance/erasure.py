@@ -47,7 +47,7 @@ class ErasedObject:
     slot assets from which the whole slot was removed. `entries`: entries removed from the queue, dead letters included.
     `waiting`: entries that stay, because these entries are being delivered, or announce the object's deletion to
     consumers.
-    `batches`: open batches that may have read the object before, and may still write a file with the object.
+    `batches`: open batches that may have read the object before the call, and may still write a file with the object.
     """
 
     slot: Slot

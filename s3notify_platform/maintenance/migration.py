@@ -73,7 +73,7 @@ def migrate(
     if not known.rewriting:
         open_table(
             location.table(store=store), location.table_name, None
-        )  # raises, if the table is not whole
+        )  # raises an error if the table is not whole
     # While the table is being rewritten, `identity` is already the new identity.
     was = known.identity
     now = replace(

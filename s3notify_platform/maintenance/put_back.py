@@ -9,8 +9,8 @@ Steps
        version names as its parent. A version that has another `n`, or is missing, is written again from its staged body
        by a conditional commit.
     2. Later versions that do not descend from the version in `known` are removed, newest first. No writer has reported
-       these versions as committed. A writer reports a commit only after `known` has the committed version, or a
-       descendant of this version.
+       these versions as committed, because a writer reports a commit only after `known` has the committed version, or
+       a descendant of this version.
 
 The restoration is safe to repeat, and safe to run beside writers. If no version was replaced, nothing is changed.
 

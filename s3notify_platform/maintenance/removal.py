@@ -5,9 +5,10 @@ Steps, each safe to repeat
        versions (`table.known`).
     2. Remove the source's topic, with its entries and dead letters. A topic that serves other tables stays, and no
        longer names this table.
-    3. Remove the tables, logs first, so that a reader finds either a whole table or no table; then signals and records.
-    4. Remove the records of the slot assets' tables, then the record of the source's table. So an unfinished removal is
-       recognised until it is repeated.
+    3. Remove the tables, logs first, so that a reader finds either a whole table or no table. Then remove signals and
+       records.
+    4. Remove the records of the slot assets' tables, then the record of the source's table. As long as this record
+       exists, an unfinished removal is recognised.
 
 Only two kinds of objects are removed: objects that the platform named, and packs that other engines wrote into a table.
 All other objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay. Topics of other sources in

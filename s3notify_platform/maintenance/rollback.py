@@ -55,7 +55,7 @@ class RollbackPlan:
 
 
 def version_of(location: Location, at: datetime, *, store: ObjectStore | None = None) -> int:
-    """The version that was the newest at this time, which must have a time zone.
+    """The version that was the newest at the time `at`, which must have a time zone.
 
     `NotFoundError`: all kept versions are newer than this time.
     """

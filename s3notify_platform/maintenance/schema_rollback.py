@@ -140,7 +140,7 @@ def check_unused(planned: SchemaRollback) -> None:
         path, keys = next(iter(planned.in_use.items()))
         raise UsageError(
             f"{len(planned.in_use)} of these columns have values, like {path!r} from {', '.join(keys)}: remove or "
-            "correct these objects and let the source ingest that, or keep the schema"
+            "correct these objects and let the source ingest the change, or keep the schema"
         )
 
 

@@ -422,7 +422,7 @@ def _begin(table: LogTable, history: _History) -> int:
         return 0
     snapshot = history.snapshot
     if history.begins < snapshot.version:
-        # Versions in between do not hold the object, and stay readable.
+        # The versions from `begins` to the newest version do not hold the object, and stay readable.
         with suppress(OtherLogError):  # another erasure is cutting the log, too
             snapshot = table.reader.as_of(history.begins) or snapshot
     table.committer.checkpoint(snapshot)

@@ -91,7 +91,8 @@ def tag_committed(
     manifest, reached, behind = _behind(opened, done)
     if behind:
         tags.check_versioned()
-    # The order is random. In a fixed order, objects that always fail could end every pass before the same later slots.
+    # The order of the slots is random. In a fixed order, objects that always fail could end every pass early, and later
+    # slots would never be tagged.
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
     over = clock.monotonic() + seconds if seconds is not None else float("inf")

@@ -1,7 +1,7 @@
 """The slot-partitioned assets of a source: one step that ingests, derives, commits and reports slot by slot.
 
 The assets are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's
-inputs from the run's range, and a scattered batch has no range. Sharing the step also shares the Spark session.
+inputs from the run's range, and a scattered batch has no range. In one step, the assets also share one Spark session.
 """
 
 from collections import Counter
@@ -53,8 +53,8 @@ PARENT_TAG: Final = "dagster/parent_run_id"
 """Dagster's tag of a run that executes another run again: the id of that other run."""
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
-"""Dagster's tags of a run that continues its failed parent. Without these tags, a run that repeats its parent requests
-all of the parent's work again.
+"""Dagster's tags of a run that continues its failed parent. If a run repeats its parent and has none of these
+tags, all of the parent's work is done again.
 """
 
 
@@ -210,11 +210,10 @@ class _Step:
     doing: Progress
     """The progress that `s3notify status` shows."""
     batch: str
-    """The sensor's batch. Without such a batch: the id of the run that a person requested. This run is that run, or a
-    retry of it.
+    """The sensor's batch. If a person requested this run, or the run that it retries: the id of the requested run.
     """
     beside: Callable[[], Counter[str]]
-    """Counts the requests of this run so far, by kind, besides those of the engine."""
+    """Counts the requests of this run so far, by kind, without the engine's requests."""
     ingest: Ingest | None = None
     behind: str = ""
     """The reason why a derived table is not up to date; "" if all derived tables are."""

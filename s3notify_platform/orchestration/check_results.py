@@ -28,15 +28,15 @@ SCHEMA: Final = "schema_changes"
 VERSION: Final = "table_version"
 """Metadata of `schema_changes`: the table version for which the check was evaluated."""
 SWEPT: Final = "swept"
-"""Metadata of `complete`: the start time of the sweep whose result this is."""
+"""Metadata of `complete`: the start time of the sweep that had the reported result."""
 REPAIRED: Final = "repaired"
 """Metadata of `complete`: the sweep found only missed changes, which the next batch reads."""
 EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Maximum number of evaluations of `complete` that are read to find the last sweep's result. A batch that reports
-during a sweep may repeat the result of the sweep before it, as the newest evaluation.
+"""Maximum number of evaluations of `complete` that are read to find the last sweep's result. The newest
+evaluation may have an older result, if a batch reported that result during the last sweep.
 """
 
 

@@ -48,8 +48,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         "Each batch repeats the last sweep's result. The sweep also merges small files.",
         SETTLED: "Fails if a batch has been open for more than an hour. The sweep removes chains that ended a week "
         "ago.",
-        SCHEMA: "Shows the fields that a batch added to the schema, which changes no existing rows, and the values "
-        "that do not fit their columns. Only such values make the check fail.",
+        SCHEMA: "Shows the fields that a batch added to the schema (existing rows do not change), and the values "
+        "that do not fit their columns. Only these values make the check fail.",
     }
 
     @dg.multi_asset_check(
@@ -79,7 +79,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     of the source, and the requests of `SparkJobs.plan` for states.
 
     A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
-    is compared a second time, because a batch may have committed it in between. The second comparison costs the same
+    is compared a second time, because a batch may have committed it meanwhile. The second comparison costs the same
     requests again. Changes beyond `max_objects` are only counted; batches and the next sweep read them. Keys that S3
     clients cannot address are counted. An inlet keeps the events of these keys as poison messages, and the objects may
     be in quarantine.

@@ -76,7 +76,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         return dg.Definitions(
             assets=[slot_assets, *build_following(assets), summary_spec(assets), queue_spec(assets)],
             asset_checks=[checks],
-            jobs=[ingest_job, backfill_job],  # the upkeep's sensor brings the services' job
+            jobs=[ingest_job, backfill_job],  # the upkeep's sensor adds the services' job
             sensors=sensors,
             resources=assets.definitions,
         )

@@ -103,9 +103,9 @@ class RunFacts(Protocol):
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Reads and writes the `DataFrame`s of one source by slot, and has the source's settings.
 
-    `s3`: a `NamedS3`, or an `S3Resource` without access keys, which cannot be sent to Spark (`reach_of`). `spark`: a
-    `SlotSpark` or another resource with a `spark_session`. Sensors create the Spark resource too, so its session should
-    start on first use.
+    `s3`: a `NamedS3`, or an `S3Resource` without access keys, because keys cannot be sent to Spark (`reach_of`).
+    `spark`: a `SlotSpark` or another resource with a `spark_session`. Sensors create the Spark resource too, so its
+    session should start on first use.
     """
 
     s3: dg.ResourceDependency[S3Resource]

@@ -3,9 +3,9 @@
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
 has ended. This module also finds a run whose code server or supervisor was killed before the report.
 
-A run's heartbeat begins with its step, and cannot begin earlier. Only the definitions say where heartbeats are stored.
-Dagster's run process loads the definitions first, and code that is loaded does not learn the run's id. Then the process
-executes the run's one step.
+A run's heartbeat begins with the run's only step. It cannot begin earlier, for two reasons: only the definitions say
+where heartbeats are stored, and while Dagster's run process loads the definitions, their code does not learn the run's
+id.
 
 A run counts as gone only if that is certain, because a slow start looks the same from outside. A run that is reported
 as failed before it starts does not start: Dagster's run worker finds it finished.

@@ -5,8 +5,8 @@ one of `limit` places before it starts a session, and keeps the place until it e
 locked file, which the kernel unlocks however the process ends.
 
 Dagster's own limits do not work without configuration. A pool has no limit until a person sets one. A killed run keeps
-its place in the pool. Sensors that count runs may request their runs at the same moment, and do not see runs that a
-person launches.
+its place in the pool. If sensors counted runs instead, several sensors could still request runs at the same moment,
+and would not see runs that a person launches.
 
 Warm workers take no place, because they keep their sessions for long. The supervisor limits the number of warm workers
 (`warm.Limits`).

@@ -205,7 +205,7 @@ class Updates:
         while the store is unavailable and nothing is in doubt.
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
-        """A write in doubt: the record version to replace, its value, and its result."""
+        """A write in doubt: the record version to replace, the value to write, and the result of `decide`."""
         for attempt in attempts(self._clock, self._rounds, ceiling=UPDATE_CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)

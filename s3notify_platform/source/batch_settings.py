@@ -32,13 +32,13 @@ class BatchSettings:
     backoff_ceiling_seconds: float = 900.0
     parked_seconds: Annotated[
         float,
-        About("Delay before a parked slot is retried; a change of the slot ends it earlier", unit="seconds"),
+        About("Delay before a parked slot is retried; a change of the slot ends the delay", unit="seconds"),
     ] = 3600.0
     silence_seconds: Annotated[
         float,
         About(
-            "A run without a heartbeat for this long counts as dead; while the run starts, only if its process is "
-            "gone too",
+            "A run without a heartbeat for this long counts as dead; a run that is starting, only if its process has "
+            "ended, too",
             unit="seconds",
         ),
     ] = 30.0

@@ -39,7 +39,7 @@ class TableSettings:
     lease_table: Annotated[
         str | None,
         About(
-            "DynamoDB table of leases, like leases: slots are committed under them if the store has no "
+            "DynamoDB table of leases, like leases: slots are committed under leases if the store has no "
             "conditional writes. Use one table per bucket for all its writers, including object_store up to 0.12. "
             "A lease cannot cancel a write: a write that is in flight for longer than lease_timeout_seconds × "
             "lease_max_clock_skew_rate may overwrite the object of the next writer. After a writer is killed, the "
@@ -68,7 +68,7 @@ class LeaseTimeSettings:
     lease_max_clock_skew_rate: Annotated[
         float,
         About(
-            "Largest factor by which one machine's clock may run faster than another's",
+            "Largest factor by which one machine's clock may run faster than another clock",
             unit="times",
             minimum=1,
         ),

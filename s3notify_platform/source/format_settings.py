@@ -32,8 +32,8 @@ class FormatSettings:
     csv_names: Annotated[
         str,
         About(
-            "Columns of CSV objects without a header, separated like their values, like id,amount; empty: the "
-            "objects have a header"
+            "Columns of CSV objects without a header, separated like the values in the objects, like id,amount; "
+            "empty: the objects have a header"
         ),
     ] = ""
     csv_nulls: Annotated[

@@ -123,7 +123,8 @@ class Location(LocationSettings):
         vectors: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> LogTable:
-        """Returns the source's table, or the table of `asset`. Requests go through `store` if it is given. No request.
+        """Returns the source's table, or the table of `asset`. No request; later requests go through `store` if it is
+        given.
 
         While `commit` is `auto`, the table can only be read. `vectors`: removed rows are hidden by deletion vectors. In
         one process, all `LogTable` values of the same table share the newest snapshot.
@@ -148,7 +149,7 @@ class Location(LocationSettings):
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Returns the record store with ack chains and other records of this source.
 
-        Requests to the bucket go through `store`. No request.
+        No request; later requests to the bucket go through `store`.
         """
         prefix = f"{self.platform_prefix}records/"
         return open_records(self.platform, prefix, self.records_table, store=store, keys_recur=keys_recur)

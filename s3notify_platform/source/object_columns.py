@@ -2,16 +2,16 @@
 record.
 
 `_modified`, `_size` and `_version` come from the response of the GET that brought the row's bytes, under If-Match. If
-there were several GETs, the first response counts. The values never come from an earlier listing or queue entry. An
-object that is written again with the same bytes has the same ETag. So the object does not count as changed, and its
-metadata columns stay the same.
+there were several GETs, the values are from the first response. The values never come from an earlier listing or queue
+entry. An object that is written again with the same bytes has the same ETag. So the object does not count as changed,
+and its metadata columns stay the same.
 
-- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. Names of parts match
-  in any case. If several parts have the same name, the last part counts. The text behind the last / is not a part.
-  Escapes like %20 are decoded.
+- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. The case of these
+  names does not matter. If several parts have the same name, the last part is used. The text behind the last / is not a
+  part. Escapes like %20 are decoded.
 - A missing part is null, and so is __HIVE_DEFAULT_PARTITION__.
-- A value may not fit its type, or may not be UTF-8. Under `quarantine`, the whole object is then one reject, and is not
-  parsed. Under `rescue`, the value is null, and the key's unchanged text is in `_rescued`.
+- If a value does not fit its type, or is not UTF-8, `mismatches` decides. Under `quarantine`, the whole object is one
+  reject, and is not parsed. Under `rescue`, the value is null, and the key's unchanged text is in `_rescued`.
 - `payload_column`: the decoded record, unchanged, without the line end. Bytes that are not UTF-8 become U+FFFD. The
   column is null for formats without raw records, like Parquet.
 

@@ -301,8 +301,10 @@ TopicSizeSettings: Final = make_dataclass(
 """Settings for creating the source's topic. `s3notify topics update` changes these settings later."""
 
 
-_Region = Annotated[str | None, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")]
-_RegionOfTables = Annotated[str | None, About("Region, like eu-west-1; default: the buckets'")]
+_Region = Annotated[
+    str | None, About("Region, like eu-west-1; default: AWS_REGION, or the region of the profile")
+]
+_RegionOfTables = Annotated[str | None, About("Region, like eu-west-1; default: the region of the buckets")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,8 +348,8 @@ class LatestSettings:
     deleted_when: Annotated[
         str,
         About(
-            "Condition for rows that delete their key, like op = 'D': the key has no row while such a row is its "
-            "newest"
+            "Condition for rows that delete their key, like op = 'D': if the newest row of a key fulfils this "
+            "condition, the table has no row of the key"
         ),
     ] = ""
 
@@ -380,7 +382,7 @@ class ClusterSettings:
         str,
         About(
             "Columns that sort the rows of the asset {name}_clustered, like dt, customer_id, so that queries by "
-            "them read few files; empty: no such asset"
+            "these columns read few files; empty: no such asset"
         ),
     ] = ""
     cluster_file_bytes: Annotated[

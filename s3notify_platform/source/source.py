@@ -251,7 +251,7 @@ class Source:
         )
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
-        """Returns an enumerator of the source's objects. Requests go through `bucket` if it is given. No request."""
+        """Returns an enumerator of the source's objects. No request; later ones go through `bucket` if it is given."""
         bucket = bucket or open_store(self.input.bucket)
         return Enumerator(bucket, self.choice, slots=self.location.slots)
 

@@ -73,7 +73,7 @@ class BatchSchemas:
     def widen(
         self, schema: TableSchema, found: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """See `Jobs.widen_schema`. If a new field has different types, the widest type is chosen."""
+        """See `Jobs.widen_schema`. If objects have a new field with different types, the widest type is chosen."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(
             schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names

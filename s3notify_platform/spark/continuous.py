@@ -8,9 +8,9 @@ The function `decide` chooses whether a batch lists the bucket or reads the entr
 topics create NAME`). The sensor uses `decide`, too. Entries are removed after the commit. A slot that was ingested only
 in part is requested again at once, by its signal. A failed slot is requested again after a backoff. Unfinished and
 failed slots are in the rescan backlog, so that a restarted process requests them, too. The backlog also counts
-failures: the last attempt is recognised even if each attempt is in another process (`--once`). Failed slots are
-ingested separately from other slots. If a batch fails as a whole, it is tried in halves, until the slot at fault fails
-alone.
+failures, so the last allowed attempt is recognised even if each attempt is in another process (`--once`). Failed slots
+are ingested separately from other slots. If a batch fails as a whole, it is tried in halves, until the slot at fault
+fails alone.
 """
 
 import threading
@@ -370,7 +370,7 @@ class _Following:
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
         if not self._waiting:
-            if ingest.opened is None:  # so an incomplete table is refused before any change
+            if ingest.opened is None:  # an incomplete table is refused before any change
                 ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             if ingest.behind or not self._advanced:
                 ingest.advance("")
@@ -401,7 +401,7 @@ class _Following:
                 segments=segments,
             )
             if ingest.failing:
-                ingest.spark.range(1).count()  # raises if Spark itself has failed
+                ingest.spark.range(1).count()  # raises an error if Spark itself has failed
             self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
             seen = Seen(state=watcher.state, table=table.id)
             self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
@@ -420,6 +420,6 @@ class _Following:
         self._waiting = {} if seen else dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
-        self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # added by an earlier process
+        self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # slots that an earlier process added
         self._table = seen.table if seen else ""
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

@@ -56,10 +56,10 @@ def derived_tables(
 ) -> Iterator[StagedTable]:
     """Stages slots of the slot asset `asset`, built from this snapshot of the source's table. Yields one staged table.
     If the function fails, yields one staged table for each part of the slots. A slot that was already built from this
-    generation of its source slot, or from a later generation, is skipped. A change of the function's code makes no
-    difference. With `force`, no slot is skipped; `force` is for runs that a person requests. `code_version`: the
-    version of the function, which is stored with each slot. If the function raises an error or drops `_slot`, it is
-    called again with each half of the slots, so that a slot at fault fails alone.
+    generation of its source slot, or from a later generation, is skipped, even if the function's code has changed.
+    With `force`, no slot is skipped; `force` is for runs that a person requests. `code_version`: the version of the
+    function, which is stored with each slot. If the function raises an error or drops `_slot`, it is called again with
+    each half of the slots, so that a slot at fault fails alone.
 
     Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack.
     """

@@ -97,7 +97,7 @@ def quote(name: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """The name that has this quoted form. `ValueError` if it is not a quoted name."""
+    """The name that has this quoted form. `ValueError` if the argument is not a quoted name."""
     name = bytearray()
     rest = iter(quoted)
     for character in rest:
@@ -289,8 +289,8 @@ class ObjectRecordStore:
         return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
     def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
-        """Replace the counter. If the write is in doubt, the token shows if the write was applied. A write that was not
-        applied is sent again.
+        """Replaces the counter. If the write is in doubt, the token shows if the write was applied. A write that was
+        not applied is sent again.
         """
         token = unique_name(self._clock)
         past = () if found is None else found.tokens[:PAST_TOKENS]

@@ -41,8 +41,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 CONNECT_SHARE: Final = 1 / 8
 READ_SHARE: Final = 1 / 4
-"""Shares of the lease's timeout. A write under a lease is sent once, and waits for its answer at most half of the
-timeout.
+"""Time limits of a connection and of an answer, as shares of the lease's timeout. A write under a lease is sent once,
+and waits for its answer at most half of the timeout.
 """
 
 
@@ -50,7 +50,7 @@ timeout.
 def dynamo_commit(
     bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
 ) -> DynamoCommit:
-    """Commits to a bucket that use the leases in a DynamoDB table. Clients are created once per process. No request."""
+    """The commit for a bucket, with leases in a DynamoDB table. Clients are created once per process. No request."""
     if bucket.scheme != "s3":
         raise UsageError(f"{bucket.place}: leases are for stores of S3's API; use commit: native")
     store = S3ObjectStore(

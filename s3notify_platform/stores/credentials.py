@@ -78,7 +78,7 @@ class _LookedUpAgain(Credentials):
             try:
                 self._latest = _found(self._access, self._clock) or self._latest
             except (BotoCoreError, UsageError):
-                pass  # the file may be half written; the service refuses keys that are no longer valid
+                pass  # the old keys stay: the file may be half written; the service refuses invalid keys
             finally:
                 self._until = self._clock.monotonic() + CREDENTIALS_SECONDS
                 self._looking.release()

@@ -8,7 +8,7 @@
 | no connection, 429, 503 SlowDown | NOT_APPLIED: certainly not applied, may be sent again |
 | 409, other 5xx, timeout, connection lost, unreadable answer | AMBIGUOUS: it may have been applied |
 | 400 or 403 that names an encryption key | `UnavailableError`: the key may be allowed, or enabled, again |
-| 403, other 4xx | `RefusedError`: this key or all keys are refused |
+| 403, other 4xx | `RefusedError`: requests for this object or for all objects are refused |
 | everything else, such as 401, 501, NoSuchBucket | `UsageError`: only a person can fix it |
 """
 

@@ -90,8 +90,8 @@ class _Refusing(Protocol):
 
 
 def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
-    """The reason why the store refuses to read this key; "" if the store does not refuse, or gives no reasons. Cost: 1
-    GET.
+    """The reason why the store refuses to return this object; "" if the store does not refuse, or gives no reasons.
+    Cost: 1 GET.
     """
     return store.refusal(key) if hasattr(store, "refusal") else ""
 
@@ -164,8 +164,8 @@ def _counting(bucket: S3Config) -> CountingStore:
 
 
 def record_requests(bucket: S3Config) -> Counter[str]:
-    """The requests that this process has sent for records on this bucket, by kind: for queue, ack chains, heartbeats
-    and other records. Requests through a store of the caller are not counted. No request.
+    """The numbers of requests that this process has sent for records on this bucket, by operation. Records are those of
+    the queue, of ack chains, heartbeats and others. Requests through a store of the caller are not counted. No request.
     """
     return Counter(_counting(bucket).counts)
 

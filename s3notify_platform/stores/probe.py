@@ -1,10 +1,10 @@
 """The capability probe: tries every condition on scratch objects, and decides which commit is safe on a store.
 
 A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition twice.
-If the condition holds, the write must be applied. If the condition does not hold, the write must be refused, and must
-change nothing. Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a
-guarantee that the store does not give. `choose_commit` returns the commit that fits the probe and the configuration, or
-raises `UsageError`.
+While the condition holds, the write must be applied. While the condition does not hold, the write must be refused, and
+must change nothing. Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies
+on a guarantee that the store does not give. `choose_commit` returns the commit that fits the probe and the
+configuration, or raises `UsageError`.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -136,7 +136,7 @@ _CONDITIONS = {
 
 
 def probe(store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK) -> Capabilities:
-    """Run the probe below `prefix`. Never raises for an answer of the store: each failure is in `problems`."""
+    """Runs the probe below `prefix`. Never raises for an answer of the store: each failure is in `problems`."""
     return _Probe(store, f"{prefix}{PROBE}{unique_name(clock)}/", clock).run()
 
 

@@ -17,14 +17,14 @@ _TAG: Final = re.compile(r"((?!aws:)[\w .:/+@-]{1,128})=([\w .:/+@-]{0,256})")
 
 
 def check_page_limit(limit: int) -> int:
-    """Return `limit` if a LIST may return that many keys; `UsageError` otherwise."""
+    """Returns `limit` if a LIST may return that many keys; `UsageError` otherwise."""
     if not 1 <= limit <= MAX_PAGE:
         raise UsageError(f"limit={limit}: a page has 1 to {MAX_PAGE} objects")
     return limit
 
 
 def check_key(key: str) -> str:
-    """Return `key` if S3 can hold an object under it; `UsageError` otherwise."""
+    """Returns `key` if S3 can hold an object under it; `UsageError` otherwise."""
     if not 1 <= len(key.encode("utf-8")) <= MAX_KEY_BYTES:
         raise UsageError(
             f"key {key[:60]!r} has {len(key.encode('utf-8'))} bytes: 1 to {MAX_KEY_BYTES} are allowed"

@@ -80,10 +80,10 @@ class SdkUser(Generic[C]):
         return found
 
     def _prepare(self, client: C) -> None:
-        """For subclasses: prepare a new client, for example register handlers."""
+        """Prepares a new client, for example registers handlers; for subclasses."""
 
     def close(self) -> None:
-        """Close the connections. The object may be used again afterwards."""
+        """Closes the connections. The object may be used again afterwards."""
         with self._client_lock:
             client: Any = self._client
             self._client = None
@@ -97,13 +97,13 @@ def _count_request(*, event_name: str, **_request: object) -> None:
 
 
 def count_request(service: str, operation: str) -> None:
-    """Count in `SENT` a request that was not sent by a client of the SDK."""
+    """Counts in `SENT` a request that was not sent by a client of the SDK."""
     with _COUNTING:
         SENT[service, operation] += 1
 
 
 def count_repeated(service: str) -> None:
-    """Count in `REPEATED` a request that is about to be sent again."""
+    """Counts in `REPEATED` a request that is about to be sent again."""
     with _COUNTING:
         REPEATED[service] += 1
 

@@ -8,7 +8,7 @@ Reading order:
 
     - `layout` (names), `delta/` (the log's format), `arrow_schema` and `pinned_schema` (columns)
     - `states/` (the state of each object), `manifest`, `state_changes` (the changes of states in each version)
-    - `known` (the record outside the table's prefix), `snapshot` (the newest state, read cold or warm)
+    - `known` (the record outside the table's prefix), `snapshot` (the whole table as of a version)
     - `proposal` and `commit` (the next version), `packs/` (files of rows, and the choice of packs to rewrite)
     - `mirrors/` (the table in other catalogs and formats), `log_table` (one table, with its reader and its committer)
     - `round`, `derived_round`, and `retype` with `schema_change` (the kinds of changes to a table)

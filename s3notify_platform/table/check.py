@@ -4,11 +4,11 @@ The check covers these points, for rows and for rejects:
 
     - Each version follows the version before it.
     - Each live file exists, and has as many rows as the log says.
-    - Each object has as many rows as its state says, and no row occurs twice. The rows have the ETag and the labels of
-      the state.
+    - Each object has as many rows as its state says, and no row occurs twice. The rows have the ETag that the state
+      says, and are in packs with the labels that the state says.
     - The counts of each slot are the sums over the states of the slot's objects.
 
-The tables of slot assets and clustered tables have no states. Each slot of a slot asset must have as many rows as the
+Clustered tables, and the tables of slot assets, have no states. Each slot of a slot asset must have as many rows as the
 manifest says, in packs whose bounds include the slot. A clustered table must have as many rows as the manifest says,
 and no row twice.
 
@@ -150,7 +150,7 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     for slot in sorted(counts.keys() | facts.keys()):
         said = snapshot.manifest.slot(Slot(slot)).rows
         if counts[slot] != said:
-            yield f"slot {slot} has {counts[slot]} rows, but its manifest says {said}"
+            yield f"slot {slot} has {counts[slot]} rows, but the manifest says {said}"
     if snapshot.manifest.states.files or snapshot.manifest.states.inline or snapshot.manifest.rejects:
         yield "a derived table must have neither states of objects nor rejects"
 
@@ -170,7 +170,7 @@ def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
                 count += len(places)
     said = sum(facts.rows for facts in snapshot.manifest.slots.values())
     if count != said:
-        yield f"the table has {count} rows, but its manifest says {said}"
+        yield f"the table has {count} rows, but the manifest says {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ def _problems_of_slot(
     }
     for name, count in counted.items():
         if count != getattr(facts, name):
-            yield f"slot {slot} has {count} {name} by its states, but its manifest says {getattr(facts, name)}"
+            yield f"slot {slot} has {count} {name} by its states, but the manifest says {getattr(facts, name)}"
 
 
 def _problems_of_object(
@@ -253,4 +253,4 @@ def _problems_of_object(
         yield f"{key!r} of slot {slot} has {what} of ETag {min(etags)}, but its state has {state.etag}"
     for since, until in found.labels.get((slot, key), ()):
         if state.until < since or until < state.since:
-            yield f"{key!r} of slot {slot} has {what} in a pack whose labels differ from those in its state"
+            yield f"{key!r} of slot {slot} has {what} in a pack with other labels than its state says"

@@ -1,8 +1,8 @@
 """The names of columns in the table, and the names of the same fields in the objects. Pure.
 
 A parsing schema (`TableSchema.source`) uses the table's names, at any depth. A field that has another name in the
-objects keeps that name in its metadata. So a column never changes its name. New fields, or a change of the setting for
-names, affect only the names of new columns.
+objects keeps that name in its metadata. A column never changes its name in the table: new fields, or a change of the
+setting for names, affect only the names of new columns.
 """
 
 import json
@@ -31,8 +31,8 @@ def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[
     objects.
 
     `held`: the current parsing schema. The fields of this schema keep their names. If `safe` is set, new fields get
-    safe names (`safe_name`). Otherwise new fields keep their names. A name gets a number (`a_b_2`) if another field
-    already has this name, ignoring case. A safe name that is in `taken` gets a number, too.
+    safe names (`safe_name`). Otherwise new fields get the names that they have in objects. A name gets a number
+    (`a_b_2`) if another field already has this name, ignoring case. A safe name that is in `taken` gets a number, too.
     """
     naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
     return json.dumps(naming.named(json.loads(schema), json.loads(held)))

@@ -7,8 +7,8 @@ Steps
     3. Create version v + 1 by a conditional write (`conditional_commit`: by the store's preconditions, or under a
        lease).
     4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
-       snapshot. The same happens if `erase` has removed a file that only older versions name. A command that rewrites
-       the table may lose to other writers again and again. Such a command then holds the table (`Known.held`). Other
+       snapshot. Begin again, too, if the change needs a file that `erase` has removed. A command that rewrites the
+       table may lose to other writers again and again. Such a command then holds the table (`Known.held`). Other
        writers wait until the command releases the table. Each of these writers waits before its first attempt, its
        third attempt, and each later attempt.
     5. Record the version in `known`. Write a checkpoint if the last checkpoint is far behind.
@@ -17,10 +17,11 @@ Invariants
     - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted
       here, because an attempt in doubt may have been applied.
     - Each attempt has a new `n`. So if a version in the log has this `n`, this attempt created the version.
-    - No version is created below the newest version. Without a check, a process that slept while the log was cut could
-      create an older version. So no commit builds on a snapshot that is older than half of the longest run. A version
-      that was written late counts only if there is no newer checkpoint and no newer known version. Otherwise the writer
-      plans its change again. The new plan shows whether the change was committed.
+    - No version is created below the newest version. Without a check, a process that slept while vacuum cut the log
+      (removed old versions) could create one of the removed versions again. So no commit builds on a snapshot that is
+      older than half of the longest run. A version that was written late counts only if there is no newer checkpoint
+      and no newer known version. Otherwise the writer plans its change again. The new plan shows whether the change was
+      committed.
     - If `known` has another `n` for a writer's version, another writer has replaced this version. A version can be
       replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
@@ -71,8 +72,8 @@ CHECKPOINT_EVERY: Final = 20
 
 COMMIT_BACKOFF_BASE_SECONDS: Final = 0.02
 COMMIT_BACKOFF_CEILING_SECONDS: Final = 5.0
-"""With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s, the writers would need twice as
-many attempts."""
+"""The longest wait between two attempts. With this ceiling, few of 200 concurrent writers try at the same moment. With
+2 s, the writers would need twice as many attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
 
 
@@ -215,7 +216,7 @@ class Committer:
         return self._newer(replace(base, known=known, record=record))
 
     def _newer(self, base: Snapshot) -> Snapshot:
-        """Returns `base` with the later versions. If the log was cut meanwhile, the table is read cold."""
+        """Returns `base` with the later versions. If the log was cut meanwhile, the table is opened again."""
         try:
             return self.reader.forward(base)
         except OtherLogError:
@@ -364,7 +365,7 @@ class Committer:
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)
-        # If two writers write the same checkpoint, both write the same state.
+        # If two writers write the checkpoint of one version, both write the same state.
         if isinstance(outcome := self.reader.store.put(key, body, precondition=ABSENT), Unknown):
             raise UnavailableError(f"{key}: {outcome.cause}: try again")
         self._name_checkpoint(name)

@@ -1,9 +1,9 @@
 """Reads the changes of objects' states, version by version. The changes exist as long as the versions are kept.
 
 A consumer remembers a version, and later asks for the changes after this version. The rows before a change have the
-labels in `old`, and are in packs of the previous version. The rows after the change have the labels in `new`, and are
-in packs of the change's version. `reading.read_slots` reads these packs, and the caller filters the rows by key. If all
-changes are applied to the states as of `since`, the result is the states as of `until`.
+labels in `StateChange.old`, and are in packs of the previous version. The rows after the change have the labels in
+`StateChange.new`, and are in packs of the change's version. `reading.read_slots` reads these packs, and the caller
+filters the rows by key. If all changes are applied to the states as of `since`, the result is the states as of `until`.
 
 Requests: 2 GETs for each version. A version with more than `CHANGES_INLINE` changes has a file of changes, which costs
 1 GET more. A large file of changes costs 1 GET for its footer and 1 GET for each 8 MB.

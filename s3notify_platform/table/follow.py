@@ -5,8 +5,8 @@ Steps
     1. The manifest of the derived table names the version of the source from which the table was made (`follows`). The
        change feed has all changes of the source after this version (`row_changes`). One step takes as many changes as
        fit into memory.
-    2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
-       in another order (`clustered`).
+    2. The table's kind (`Kind`) turns the feed into a change of the table. A table has either the newest row of each
+       key (`latest`), or the same rows as its source in another order (`clustered`).
     3. One version of the derived table records both the change and the reached version of the source. So a repeated
        step changes nothing. If a step was killed, the next step begins at the same version.
 
@@ -209,9 +209,9 @@ class FollowingTable:
     def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
         """Advances the table to the newest version of its source. Calls may be repeated, and may run concurrently.
 
-        `rebuild`: the table is made from all rows of the source. `UsageError`: columns that the kind needs are missing
-        or unusable. `ConflictError`: other writers were first again and again. `open_table` and `Committer.commit` may
-        raise other errors.
+        `rebuild`: True if the table must be made from all rows of the source. `UsageError`: columns that the kind needs
+        are missing or unusable. `ConflictError`: other writers were first again and again. `open_table` and
+        `Committer.commit` may raise other errors.
         """
         done, conflicts = FollowResult(), 0
         while True:

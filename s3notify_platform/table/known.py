@@ -182,9 +182,9 @@ class KnownRecord:
     ) -> tuple[Known | None, Record | None]:
         """Records a version that was created. Returns the record after the call. This record may name a later version.
 
-        `number`: the number `n` of the version's manifest. `below`: the versions on which the new version builds, with
-        these numbers. If the record has another number for one of these versions, that version was replaced, and the
-        record stays unchanged.
+        `number`: the `n` of the version's manifest. `below`: the versions on which the new version builds, each with
+        the `n` of its manifest. If the record has another `n` for one of these versions, another writer has replaced
+        that version. The new version then does not count, and the record stays unchanged.
         """
         numbers = dict(below)
 

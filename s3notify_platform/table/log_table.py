@@ -1,6 +1,6 @@
 """One table, with its reader and its committer.
 
-A process keeps the newest snapshot that it has read of each table. So a warm process requests only the later versions.
+A process keeps the newest snapshot that it has read of each table. So its next read requests only the later versions.
 
 `newest` makes the requests of `LogReader.open`, or of `LogReader.refresh` if the process has a snapshot of the table.
 """
@@ -29,7 +29,7 @@ from s3notify_platform.table.states.state_reader import StateReader
 
 @dataclass(slots=True)
 class SnapshotMemory:
-    """The newest snapshot of one table that a process has read. Thread-safe.
+    """The newest snapshot that a process has read of one table. Thread-safe.
 
     `together`: the group commit that all commits to this table in the process share.
     """

@@ -22,7 +22,7 @@ from s3notify_platform.table.states.state_levels import StateSet
 FORMAT: Final = 1
 
 OTHER_CODE: Final = "other"
-"""A text instead of a code version: several code versions made the slot's rows, or the code version is unknown."""
+"""Replaces the code version if several code versions made a slot's rows, or if the code version is unknown."""
 
 Json = dict[str, Any]
 
@@ -36,9 +36,9 @@ class SlotFacts:
     whole. `pending`: objects whose reading continues or is repeated. `signal`: the first digits of the signal's ETag
     that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
     of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
-    objects do not count in `other_code`. `backfill`: rows that were planned before this version must be read again.
-    `backfill` is 0 if there is no request. `source`: for a slot of a slot asset, the version of the source's table from
-    which its rows were made.
+    objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must be read
+    again. `backfill` is 0 if no backfill is requested. `source`: for a slot of a slot asset, the version of the
+    source's table from which the slot's rows were made.
     """
 
     generation: int = 0
@@ -92,8 +92,8 @@ class ChangesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The source of a derived table that is made as a whole. `table`: the source's id. `version`: the source's version
-    from which the derived table was made.
+    """The source of a derived table whose slots are all made from the same version of the source. `table`: the source's
+    id. `version`: the source's version from which the derived table was made.
     """
 
     table: str
@@ -105,7 +105,7 @@ class Manifest:
     """The table's state as of `version`, except its packs. `rejects`: packs of rejects, which are not in the log.
 
     `changes`: the changes of this version, in order. `changes` is empty if the changes are in `changes_file`.
-    `follows`: the source of a derived table that is made as a whole.
+    `follows`: the source of a derived table, or None. The table of a slot asset has None (see `SlotFacts.source`).
     """
 
     table: str

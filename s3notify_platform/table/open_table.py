@@ -152,7 +152,7 @@ def _refuse_rewriting(name: TableName, known: Known | None) -> None:
 def _refuse_other_identity(name: TableName, known: Known, now: Identity) -> None:
     if (was := known.identity) is None or was == now:
         return
-    ways = "Set them back, or give the source another name"
+    ways = "Restore the former settings, or give the source another name"
     if known.version <= 0:
         ways += f", or, since nothing is committed yet, begin with the new settings: {name.command('forget')}"
     elif was.leads_to(now):

@@ -23,7 +23,7 @@ INFERRED: Final = "s3notify.inferred"
 """Property of the table: `true` if the parsing schema was inferred."""
 
 DEFINITION: Final = "s3notify.definition"
-"""Property of a derived table (`follow`): the definition by which it was made."""
+"""Property of a derived table (`follow`): the definition by which the table was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ _NESTED_BYTES: Final = 60
 
 
 def check_size(schema: str, *, times: int = 1) -> None:
-    """Raises `UsageError` if a schema exceeds `times` times the limits. Pure."""
+    """Raises `UsageError` if a schema exceeds the limits, multiplied by `times`. Pure."""
     columns, size = size_of(schema)
     for what, found, limit in (
         ("columns", columns, times * MAX_COLUMNS),

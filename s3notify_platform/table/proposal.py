@@ -4,8 +4,8 @@ A `Change` is a writer's request: its `onto` makes the next state from a snapsho
 first, `onto` is called again with a snapshot of this version. So each kind of change handles all cases of concurrent
 writers in one place.
 
-The table of these cases is in the docstring of each kind of change with several cases, or of its module. The modules
-are `round`, `derived_round`, `latest_round`, `clustered_round`, `reread`, `retype`, and in `maintenance/` `compaction`,
+Each kind of change with several cases lists them in its docstring, or in the docstring of its module. These modules are
+`round`, `derived_round`, `latest_round`, `clustered_round`, `reread`, `retype`, and in `maintenance/` `compaction`,
 `table_erasure`, `table_rollback` and `vacuuming`. A migration commits no version, and so has no cases. It changes the
 Delta table's identity in `known`. Later runs with the former settings are refused.
 """

@@ -72,7 +72,7 @@ class Choice:
         return chosen and (not self.columns or re.search(self._of_columns, state.reason) is not None)
 
     def among(self, rejects: pa.Table) -> pa.Table:
-        """Returns a mask: true for each chosen reject."""
+        """Returns the chosen rejects."""
         if self.keys is not None:
             rejects = rejects.filter(_is_in(rejects, self.keys))
         if self.reason:

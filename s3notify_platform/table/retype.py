@@ -1,4 +1,5 @@
-"""Changes the types of columns by one version, which has the new schema and replaces all packs with these columns.
+"""Changes the types of columns by one version, which has the new schema and replaces all packs that have these
+columns.
 
 Packs are rewritten even if readers of Parquet could widen the type. Delta allows files with narrower types only with
 the feature `typeWidening`. The feature raises the reader version, and many engines lack it. Without the feature,
@@ -18,8 +19,8 @@ Steps
 |---|---|
 | committed rows of the old type, merged or rewrote packs | converts those packs, too |
 | added columns | is committed, with these columns |
-| gave the column this type | changes nothing |
-| staged rows of the old type, and commits later | the slots of these rows are a conflict (`round`, `derived_round`) |
+| gave the columns these types | changes nothing |
+| staged rows of the old type, and commits later | is committed; `round` and `derived_round` leave out these rows |
 | began the table again, under another id | fails |
 
 So a reader sees all columns with the old types, or all columns with the new types. A value that cannot be converted is
@@ -153,7 +154,7 @@ def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """The result for one pack. `adds`: the new packs, or None if the pack stays because it has no column to convert."""
+    """The result for one pack. `adds`: the new packs, or None if the pack stays because its rows do not change."""
 
     adds: tuple[Add, ...] | None
     doubts: Doubts
@@ -342,7 +343,7 @@ class Conversion:
         return cls(kinds=kinds, looked_at=names & {*old.names}, read_again=wanted.read_again)
 
     def concerns(self, pack: pa.Schema) -> bool:
-        """Returns true if a pack with these columns has a column that is converted."""
+        """Returns true if a pack with these columns has a column whose values are converted or examined."""
         return not self.looked_at.isdisjoint(pack.names)
 
     def rewrites(self, pack: pa.Schema) -> bool:

@@ -154,8 +154,8 @@ class RoundChange:
             # rows.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                # Packs that the same version adds are not merged yet. If such packs were merged, readers of the
-                # version's changes would miss the rows of these packs.
+                # Packs that earlier changes of the same version add are not merged yet. If these packs were merged,
+                # readers of the version's changes would miss the rows of these packs.
                 (pack for path, pack in base.packs.items() if path not in base.fresh),
                 _withdrawals(leaving, "rows"),
                 self.rows,

@@ -11,8 +11,8 @@ The rows that a version adds are in new packs, which have the label of the versi
 earlier packs, to withdraw rows or to merge packs. The feed does not read rewritten packs, which have earlier labels.
 The rows that left are in packs that were live as of the first version, and are no longer live as of the last version.
 
-For an erased object, the feed has a single deletion, instead of its rows. The deletion has the object's slot, and the
-`state_changes.key_hash` of its key.
+For an erased object, the feed has a single deletion, instead of a deletion of each row. The deletion has the object's
+slot, and the `state_changes.key_hash` of its key.
 
 `row_changes` makes the requests of `feed.changes_of`, and 1 GET if rows have left. Each task makes the requests of
 `reading.read`.
@@ -174,7 +174,7 @@ class Inserts:
                     yield _changed(output, kept, self._changes(part, kept) if changes else {})
 
     def _kept(self, rows: pa.RecordBatch, version: int) -> pa.RecordBatch:
-        """Returns the rows that no version after this one has removed."""
+        """Returns the rows that no version after `version` has removed."""
         later = pc.take(self.left.column("version"), _places(rows, self.left))
         return rows.filter(pc.invert(pc.fill_null(pc.greater(later, version), False)))
 

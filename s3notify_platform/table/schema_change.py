@@ -145,7 +145,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
     """Returns the change that gives columns the types in `wanted` (Spark's JSON).
 
     If `wanted` omits fields of a struct, these fields stay. `of_transform`: only the table's columns change.
-    `UsageError`: the column does not exist, or is a column of the platform.
+    `UsageError`: a column does not exist, or is a column of the platform.
     """
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))

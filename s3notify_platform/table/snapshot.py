@@ -1,11 +1,12 @@
-"""Reads the newest state of a table: cold, or as a refresh of an earlier snapshot. Pure except for `LogReader`.
+"""Reads the newest state of a table: cold (without an earlier snapshot), or as a refresh of an earlier snapshot. Pure
+except for `LogReader`.
 
 A process keeps its snapshot. Before each round, the process reads `known`, and lists the log from the snapshot's
-version on. The two requests are made in parallel. If the snapshot's version is missing or was replaced, or if `n` or
-the id differs, the process opens the table again. The causes are a restored backup, or a table that was removed and
-made again.
+version on. The two requests are made in parallel. If the snapshot's version is missing or was replaced, or if the
+table's id or the version's `n` differs from `known`, the process opens the table again. Possible causes are a restored
+backup, or a table that was removed and made again.
 
-The age of a snapshot counts from the moment just before the first read of its version, by the process's own clock. A
+The age of a snapshot counts from the moment just before the first read for this snapshot, by the process's own clock. A
 version stays in the log for longer than the longest run takes. So a process with a young snapshot finds every later
 version. If `erase` removes a version, it leaves an empty object instead, so that no sleeping writer can create the
 version again. A reader that finds an empty object opens the table again, at a later checkpoint.
@@ -292,7 +293,7 @@ class LogReader:
             try:
                 base, versions = self._parts(below=base)
             except OtherLogError:
-                break  # these versions were examined already, and then the log was cut
+                break  # the versions before `base` were examined before the log was cut
             state = LogState() if base == NO_VERSION else self._checkpoint(base)
         found = self._all_stored(versions)
         state = self._after(state, found)
@@ -391,7 +392,7 @@ class LogReader:
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
-        """Returns the reason why the log differs from the known log, or "" if the logs are the same."""
+        """Returns the reason why the log does not agree with the record `known`, or "" if both agree."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:

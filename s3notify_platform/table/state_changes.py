@@ -1,7 +1,7 @@
 """The changes that a version makes to the states of objects. The change feed is made from these changes. Pure.
 
 A change has the labels of the object's rows before the change, and the labels after it. The earlier rows are in packs
-of the version before this one, and the new rows are in packs of this version. So the feed finds inserted and deleted
+of the previous version, and the new rows are in packs of the version itself. So the feed finds inserted and deleted
 rows by these labels. The feed need not compare the packs that the version rewrote.
 
 The manifest of a version has the version's changes if there are few. Many changes are in a Parquet file that the

@@ -140,8 +140,8 @@ def column_ddl(name: str, kind: Any) -> str:
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
     """Returns the values in another type, and a mask: true for each value whose object must be read again.
 
-    Until the new read, such a value is null, except if its text is a value of the new type. `change`: the result of
-    `how` for the old and the new type.
+    Until the new read, such a value is null, unless it is a text that is clearly a value of the new type. `change`: the
+    result of `how` for the old and the new type.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:
@@ -183,7 +183,7 @@ def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
     most = 10**_EXACT_DIGITS if pa.types.is_decimal(old) else 2**bits
     if not pa.types.is_decimal(old):
         return _where(values, _between(values, most)).cast(kind)
-    # The precision also counts the digits after the point.
+    # `_EXACT_DIGITS` also counts the digits after the point.
     doubles = values.cast(pa.float64())
     kept = _where(doubles, _between(doubles, most / 10**old.scale))
     return kept if bits == 53 else pa.nulls(len(values), kind)

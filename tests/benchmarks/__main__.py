@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks [NAME ...] [--small] [--takeover]` runs all benchmarks, or only the benchmarks with these
 names. `FIGURES.md` keeps its results of all other benchmarks. `--small` only shows that the benchmarks run, and writes
-nothing. `--takeover` waits 90 s more for Ceph RGW's second gateway.
+nothing. `--takeover` waits another 90 s, until Ceph RGW's second gateway takes over.
 """
 
 import argparse
@@ -97,8 +97,8 @@ def main() -> None:
         if any(name in ON_SERVER for name in chosen):
             with LocalS3Server(Path(folder) / "s3") as server:
                 keys = server.config("")
-                # This is set before the JVM starts: s3a reads the JVM's environment, and one JVM serves all sessions of
-                # this process.
+                # The credentials are set before the JVM starts: s3a reads the JVM's environment, and one JVM serves all
+                # sessions of this process.
                 for key_id, secret in ((KEY_ID, SECRET), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")):
                     os.environ |= {key_id: str(keys.access_key_id), secret: str(keys.secret_access_key)}
                 for name in [name for name in chosen if name in ON_SERVER]:

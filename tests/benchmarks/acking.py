@@ -5,10 +5,10 @@ Stampers are separate processes. Each stamper gets the chain, as Spark's tasks d
 of the stampers are counted, including those that resolve an outcome or close the chain. For comparison, stampers also
 change one record by compare-and-set.
 
-After that, one process uses the npm package's own table in two ways: the platform's way, which combines stamps, and the
-package's way. The package is no longer on the npm registry. `tests/support/xor_ack_peer.js` replaces the package, and
-uses the same SDK and the same table. In this part, a request of the platform is one transaction of two items. An
-attempt of the peer is a read and a write.
+After that, one process uses the table of the npm package xor-ack-dynamodb in two ways: the platform's way, which
+combines stamps, and the package's way. The npm registry no longer has the package. So a peer,
+`tests/support/xor_ack_peer.js`, replaces it, and uses the same SDK and the same table. In this part, a request of the
+platform is one transaction of two items, and an attempt of the peer is a read and a write.
 """
 
 import multiprocessing
@@ -62,7 +62,7 @@ class Counted:
 
 def run(folder: Path, *, small: bool) -> list[Figure]:
     folder.mkdir(parents=True)
-    os.environ.update(ENVIRONMENT)  # the processes find their keys by name
+    os.environ.update(ENVIRONMENT)  # the processes read their keys from variables with these names
     install(folder / "npm")
     with running_ministack(folder) as server:
         config = make_table(server.endpoint_url)

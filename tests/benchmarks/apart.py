@@ -88,7 +88,7 @@ def peak(pid: int) -> int:
 
 
 def _main() -> None:
-    # Other output, for example Spark's, must not get into the answer.
+    # Other output, for example of Spark, must not get into the answer.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
         function, arguments = pickle.load(sys.stdin.buffer)

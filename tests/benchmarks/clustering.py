@@ -7,8 +7,8 @@ clustered table, which is compacted once at the end.
 The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
 including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
 
-Two rows show the price of another order in the source's own table: the rows of one slot, and the rows of one object,
-which an overwrite must find. Both are read by DuckDB, which skips files and row groups by their statistics.
+Two figures show the price of another order in the source's own table: finding the rows of one slot, and finding the
+rows of one object, as an overwrite must. DuckDB reads both, and skips files and row groups by their statistics.
 """
 
 import os
@@ -99,7 +99,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 def _led_on(source: Source, batches: int, each: int, led: Seconds, whole: Seconds) -> Figure:
     return Figure(
-        what=f"{batches * each:,} rows in {batches:,} batches: what leading the clustered table on takes a batch",
+        what=f"{batches * each:,} rows in {batches:,} batches: what a batch costs to update the clustered table",
         ours=f"{short(led.each(batches))}; {_files(source, source.location.clustered_name)}",
         instead=f"the batch itself, as if it had been read {short(Seconds((whole - led) / batches))}; "
         f"{_files(source, None)}",
@@ -137,7 +137,7 @@ def _queries(
 
 
 def _places(source: Source, config: S3Config, places: Mapping[str, str], batches: int) -> Iterator[Figure]:
-    """The rows that the read of a slot, and an overwrite, must find: in both orders."""
+    """The cost of finding the rows of one slot, and the rows of one overwritten object, in both orders."""
     key = f"in/{batches // 2:05d}.parquet"
     slot = slot_of(key, source.location.slots)
     for what, where in (
@@ -220,7 +220,8 @@ def _files(source: Source, asset: str | None) -> str:
 def _asked(query: Query, config: S3Config, prefix: str, where: str) -> Answer:
     """The cost of a query by an engine that reads the bucket.
 
-    Requests are counted in a separate process, since delta-rs keeps Python's lock, and so the proxy's threads, waiting.
+    Requests are counted while a separate process sends them. In the same process, delta-rs would hold Python's lock, so
+    the proxy's threads would wait.
     """
     took = median_of(REPEATS, lambda: query(prefix, where, config))
     with _proxied(config) as (reached, spent):

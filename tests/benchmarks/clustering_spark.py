@@ -52,7 +52,7 @@ def median_of(repeats: int, ask: Callable[[], int]) -> Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkReader:
-    """Asks a session. `folder`: the place of the copies."""
+    """Runs the queries in a Spark session. `folder`: the place of the copied files."""
 
     spark: SparkSession
     source: Source
@@ -87,7 +87,7 @@ class SparkReader:
         return Answer(seconds=took, bytes=size, rows=rows, requests=requests)
 
     def _copied(self, table: DeltaTable, prefix: str) -> list[str]:
-        """The paths of the copies of a table's live files."""
+        """The paths of local copies of the files of a table's newest version."""
         if prefix not in self._copies:
             store, paths = obstore_store(self.source.input.bucket), []
             for number, uri in enumerate(table.file_uris()):
@@ -106,5 +106,5 @@ class SparkReader:
 
 
 def _counted(rows: DataFrame, where: str) -> int:
-    """The number of rows, of which Spark has read all columns."""
+    """The number of rows, after Spark has read all their columns."""
     return len(rows.where(where).toArrow())

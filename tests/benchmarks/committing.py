@@ -3,9 +3,9 @@
 
 All commits run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate
 pass. object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create"
-has a timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last rows are
-concurrent runs of a slot asset, each of one slot, on one log. The runs are threads of one process, or threads that act
-as processes.
+has a timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last figures
+are of concurrent runs of a slot asset, each for one slot, on one log. The runs are threads of one process, or threads
+that act as processes.
 """
 
 import threading
@@ -63,7 +63,9 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 def _ours(
     stack: ExitStack, config: S3Config, table: DynamoConfig
 ) -> tuple[NativeCommit, DynamoCommit, S3ObjectStore]:
-    """Native commits by the store that the platform opens, and commits by leases by the store that leases need."""
+    """A native commit over the store that the platform opens, a commit by leases over the store that leases need, and
+    this second store.
+    """
     store = stack.enter_context(closing(S3ObjectStore(config, attempts=1, pool_size=WRITERS)))
     leases = stack.enter_context(closing(DynamoLeases(table)))
     return NativeCommit(open_store(config)), DynamoCommit(store, leases), store

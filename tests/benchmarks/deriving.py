@@ -141,7 +141,7 @@ class Lake:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))
 
     def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
-        """Gives each of the next slots a new object. Returns these slots, and the requests for deriving their rows."""
+        """Gives each slot of the next list a new object. Returns the slots, and the requests to derive their rows."""
         with watched(self.source) as (seen, answered):
             for slots in islice(some, 2):  # the first pass opens connections
                 self.change(slots)

@@ -28,7 +28,7 @@ class Figure:
 
 
 SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
-"""Parts of the servers' command lines.
+"""Texts by which the command lines of servers are recognized.
 
 A proxy in threads of the benchmark's own process counts as part of the platform.
 """
@@ -37,7 +37,8 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Seconds(float):
-    """Seconds by the clock. `cpu`: of this process and its descendants; `server`: of the servers among them.
+    """Seconds by the clock. `server`: CPU seconds of the servers among the descendants of this process. `cpu`: CPU
+    seconds of this process and of its other descendants.
 
     `cpu` and `server` are 0 if their sum is less than `TOLD`, because they are counted in ticks of 10 ms.
     """
@@ -61,7 +62,7 @@ class Seconds(float):
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds until now, in steps of 10 ms: the platform's, and the servers'.
+    """CPU seconds of the platform, and of the servers, until now, in steps of 10 ms.
 
     Processes that have ended are included if they were waited for.
     """
@@ -88,7 +89,7 @@ def seconds() -> Iterator[Callable[[], Seconds]]:
 
 
 def timed(function: Callable[[], T], repeats: int = 1) -> tuple[Seconds, T]:
-    """The median of the seconds of `repeats` calls (the lower one of two), and the last call's result."""
+    """The median of the seconds of `repeats` calls (of two calls, the lower value), and the last call's result."""
     taken = []
     for _ in range(repeats):
         with seconds() as took:

@@ -1,6 +1,7 @@
 """(7) The cost of one changed object: in buckets of 1k to 1M objects, and in slots of 10 to 100,000 objects.
 
-This is the steady state: the writer is a `QueuedPublisher`, and the run plans from the entries of the source's topic.
+The steady state is measured: the writer is a `QueuedPublisher`, and the run plans from the entries of the source's
+topic.
 
 The alternative is a user's own program without Spark. The program lists the bucket by obstore, and compares the ETags
 with a state file on the bucket. The program reads and parses the objects that differ, writes them as Parquet, and then
@@ -170,7 +171,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
 def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
     """The source, reached through a proxy that adds a round trip to each request; and the proxy's answers."""
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
-        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # so concurrent requests overlap
+        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # makes concurrent requests overlap
         seen = with_settings(
             source,
             bucket=replace(source.input.bucket, endpoint_url=proxy.url),

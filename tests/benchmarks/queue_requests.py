@@ -35,8 +35,8 @@ def _topic(queue: NotificationQueue, place: Place, name: str, **settings: Any) -
 class _Counted:
     """A queue whose requests are counted.
 
-    If the records are in a bucket, requests to the bucket count. If the records are in a table, requests to the table
-    count.
+    If the records are in a bucket, the requests to the bucket are counted. If the records are in a table, the requests
+    to the table are counted.
     """
 
     queue: NotificationQueue

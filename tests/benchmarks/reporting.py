@@ -1,4 +1,4 @@
-"""(22) The storage of a run's materializations in a development home.
+"""(22) The time to store a run's materializations in a development home.
 
 The run materializes 1,000 slots, as after a first load. The alternative is Dagster's own SQLite storage, with the same
 size of batches (`DAGSTER_EVENT_BATCH_SIZE`).

@@ -45,7 +45,7 @@ def request_rows(spark: SparkSession, server: LocalS3Server, *, small: bool) -> 
         records = queue_records(config, store=FastObjectStore(config))
         queue = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
         publisher = QueuedPublisher(signals, queue, bucket=BUCKET)
-        for number in range(3):  # so the publisher knows its topics, and has room
+        for number in range(3):  # after these puts, the publisher knows its topics, and holds spare quota
             publisher.put(f"in/warm/{number}", body_of(number))
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)
 
@@ -57,7 +57,7 @@ def request_rows(spark: SparkSession, server: LocalS3Server, *, small: bool) -> 
 
         ingest = ContinuousIngest(spark=spark, source=source, later=lambda *_: None, list_seconds=0)
         _, second, third, _, batch = request_counts.counted(ingest, proxy, 5, change)
-    puts = min((second[0], third[0]), key=lambda each: each.total)  # the other one may read the topics again
+    puts = min((second[0], third[0]), key=lambda each: each.total)  # the other put may read the topics again
     segments = -(-objects // ENTRIES)
     return [
         _row(
@@ -82,7 +82,7 @@ def request_rows(spark: SparkSession, server: LocalS3Server, *, small: bool) -> 
 
 
 def _less(found: Requests, method: str, count: int) -> Requests:
-    """Without `count` requests of this method."""
+    """The requests in `found`, without `count` requests of this method."""
     return replace(found, counts=found.counts - Counter({method: count}))
 
 

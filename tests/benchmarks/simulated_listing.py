@@ -2,8 +2,8 @@
 object.
 
 `python -m tests.benchmarks.simulated_listing COUNT MILLISECONDS` prints the server's port. The process ends when its
-parent process ends. Each page takes at least this number of milliseconds, as on a real store. The number of an object
-determines its key, its ETag, its size, and its body, which has ten records. No signature is checked.
+parent process ends. Each page takes at least MILLISECONDS, as on a real store. The number of an object determines its
+key, its ETag, its size, and its body, which has ten records. No signature is checked.
 """
 
 import subprocess
@@ -59,7 +59,7 @@ def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # the default is 5, and Linux resets further connections
+    request_queue_size = 256  # the default size is 5, and Linux resets further connections
 
 
 class Listing:
@@ -99,7 +99,7 @@ class Listing:
         more = number < end
         encoded = (
             f"<EncodingType>{encoding}</EncodingType>" if encoding else ""
-        )  # the same keys as in a complete listing
+        )  # the encoding changes none of these keys
         token = f"<NextContinuationToken>{last}</NextContinuationToken>" if more else ""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>'

@@ -4,8 +4,8 @@ Spark's own reader (`over_s3a`, `over_files`) commits everything or nothing, and
 configured to read many small files in one task. With the default setting, which counts 4 MB for each opened file, a
 task would have only 32 files.
 
-`alone` shows the limit: one process that fetches with obstore and parses with pyarrow. `thrown_away` only fetches
-objects.
+`alone` shows how fast a reader can be: it is one process that fetches with obstore and parses with pyarrow.
+`thrown_away` only fetches objects.
 """
 
 import asyncio

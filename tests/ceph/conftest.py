@@ -37,7 +37,7 @@ def rgw(ceph: Ceph) -> S3Server:
 def site(
     spark: SparkSession, rgw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    """A source of JSON lines below `raw/`; its credentials are in named variables."""
+    """A source of JSON lines below `raw/`; its credentials are in environment variables that the source names."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("S3NOTIFY_TEST_KEY", "test")

@@ -64,7 +64,7 @@ def in_sequence(requests: Iterable[Answered]) -> int:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # the default is 5; Linux resets connections beyond this number
+    request_queue_size = 256  # the default size is 5; Linux resets connections beyond this number
 
 
 class FaultProxy:

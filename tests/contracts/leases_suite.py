@@ -66,7 +66,7 @@ class LeasesSuite:
 
     @pytest.mark.parametrize("start", [None, LEASE])
     def test_one_of_many_replacements_of_a_lease_wins(self, leases, start):
-        """Otherwise, two writers could hold one lease. The stored lease is the winner's."""
+        """Otherwise, two writers could hold one lease. The stored lease must be the lease of the winner."""
         if start:
             leases.put(start, seen=None)
         wanted = [

@@ -68,7 +68,7 @@ class ObjectStoreSuite:
     def store(self) -> Iterator[ObjectStore]:
         raise NotImplementedError
 
-    def test_put_and_get_round_trip(self, store):
+    def test_get_returns_an_object_as_it_was_put(self, store):
         """GET and HEAD return body, metadata, size and ETag as written. For a missing object, they return None."""
         assert store.get("a") is None
         assert store.head("a") is None
@@ -370,7 +370,7 @@ class ObjectStoreSuite:
             store.list("", limit=limit)
 
     def test_one_winner_of_concurrent_creators(self, store):
-        """One of 16 creators wins, and the object has its body."""
+        """One of 16 creators wins, and the object has the winner's body."""
         self._one_winner(store, "race", ABSENT)
 
     def test_one_winner_of_concurrent_replacers(self, store):

@@ -148,9 +148,9 @@ class RecordStoreSuite:
             "a.2"
         ]
 
-    def test_scan_accepts_known_records(self, records):
-        """The result is the same as without known records: changed and new
-        records are read, and removed ones are left out.
+    def test_scan_may_use_the_records_of_an_earlier_scan(self, records):
+        """The result is the same with and without `known`, the records of an earlier scan: changed and new records are
+        read, and removed records are left out.
         """
         for key in "abcd":
             records.create("p", key, b"old")
@@ -210,14 +210,14 @@ class RecordStoreSuite:
         assert records.add("p", "fresh", 6, ceiling=5) == Conflict()
         assert records.read("p", "fresh") is None
 
-    def test_addition_to_another_record_is_refused(self, records):
-        """A record that is not a counter is not overwritten."""
+    def test_addition_to_a_record_that_is_no_counter_is_refused(self, records):
+        """Otherwise a record that is no counter would be overwritten."""
         records.create("p", "a", b"text")
         with pytest.raises(CorruptError, match="text"):
             records.add("p", "a", 1)
 
     def test_one_winner_of_concurrent_creators(self, records):
-        """One of all creators wins, and the record has its value."""
+        """One of all creators wins, and the record has the winner's value."""
         self.needs_several_writers()
         values = [b"%d" % number for number in range(self.writers)]
         with ThreadPoolExecutor(self.writers) as pool:

@@ -86,7 +86,7 @@ def winner_of(outcomes, said):
 
 
 def test_crate_has_the_dynamo_commit(both):
-    """The obstore that the platform uses is a later version, which no longer has this commit."""
+    """The platform itself uses a later obstore, which no longer has this commit."""
     assert both.crate.version == "0.8.2"
 
 
@@ -204,7 +204,7 @@ def test_crate_waits_for_the_platforms_lease(both):
 def test_platform_waits_for_the_crates_lease(both, crate_folder):
     """The crate never releases a lease.
 
-    After a plain delete, the platform takes over once 3 times the lease's timeout have passed.
+    After a plain delete, the platform takes over as soon as 3 times the lease's timeout have passed.
     """
     timeout_ms = 400
     task = {"do": "create", "path": "gone/theirs", "body": "theirs"}

@@ -162,7 +162,7 @@ def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.Monk
 
 
 def test_kafka_brokers_are_named_by_the_operator() -> None:
-    """The networks that are permitted for endpoints do not apply to Kafka."""
+    """The list of permitted networks of endpoints does not apply to Kafka."""
     with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
         connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
 

@@ -153,7 +153,7 @@ def test_topics_are_managed_by_command(place):
     )
     shown = place.run("topics", "list")
     assert "hook" in shown
-    assert "…" not in shown  # folded, not truncated
+    assert "…" not in shown  # long cells are folded, not truncated
 
     place.run("topics", "update", "hook", "--timeout-seconds", "3", "--max-attempts", "2")
     listed = {topic["name"]: topic for topic in json.loads(place.run("topics", "list", "--json"))}

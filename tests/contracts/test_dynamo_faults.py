@@ -126,7 +126,7 @@ def test_operator_errors_name_a_remedy(ministack):
 def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
     """The store sends the write only once.
 
-    The stored record shows whose write was applied: the caller's, or another writer's.
+    The stored record shows which write was applied: the write of the caller, or of another writer.
     """
     updates = Updates(records, HurriedClock())
     created = doubtful(lambda: updates.create("p", "a", b"1"), proxy, fault)
@@ -140,7 +140,7 @@ def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
 
 
 def test_write_in_doubt_never_overwrites_another(records, config, proxy):
-    """The write was not applied, and another writer was first: its record is returned, not overwritten."""
+    """The write was not applied, and another writer was first. That writer's record is returned, not overwritten."""
     other = DynamoRecordStore(replace(config), clock=HurriedClock())
     first = records.create("p", "a", b"1").etag
     proxy.faults.append("lose_request")
@@ -170,7 +170,9 @@ def test_addition_in_doubt_is_counted_once(records, proxy):
 
 
 def test_outage_is_unavailable_or_unknown(records, proxy):
-    """Before anything was sent, the outcome is "unavailable"; afterwards it is "unknown"."""
+    """If all requests were certainly refused, the store is "unavailable". If a request may have been applied, the
+    outcome is "unknown".
+    """
     proxy.faults.extend(["throttle"] * 5)
     with pytest.raises(UnavailableError):
         records.create("p", "a", b"1")

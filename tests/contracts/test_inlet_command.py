@@ -137,7 +137,7 @@ def _report(port, world, *keys):
 def test_inlet_ignores_the_platforms_own_writes(ministack, tmp_path, place):
     """Otherwise, if the source is the whole bucket, each batch would cause the next batch, forever.
 
-    If the platform's own prefixes are unknown, the command is refused.
+    If the platform's own prefixes are unknown, the command refuses to start.
     """
     world = World(ministack)
     queue = NotificationQueue(queue_records(ministack.config(world.bucket)))
@@ -188,7 +188,7 @@ def test_missing_secret_is_named(ministack):
 
 @pytest.mark.parametrize("table", [False, True], ids=["bucket alone", "table"])
 def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
-    """The inlet writes entries, signals and poison, and withdraws reservations."""
+    """The inlet writes entries, signals and poison, and aborts reservations."""
     source, platform = ministack.make_bucket(), ministack.make_bucket()
     records = ministack.table_config() if table else None
     if records is not None:
@@ -223,7 +223,7 @@ def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
     assert unused(policy("inlet", places), wanted) == set()
 
 
-def test_inlet_signals_by_the_number_of_slots_of_the_source(ministack):
+def test_inlet_uses_the_number_of_slots_of_the_source(ministack):
     """Events below the platform's own prefixes in the same bucket are ignored."""
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))

@@ -131,7 +131,7 @@ def test_wrong_table_is_named_with_a_remedy(moto_config):
 
 @pytest.mark.server
 def test_lost_answer_is_resolved_by_a_read(ministack):
-    """But a request that was certainly not applied is retried."""
+    """A request that was certainly not applied is retried instead."""
     config = ministack.table_config()
     create_lease_table(config)
     with FaultProxy(config.endpoint_url) as proxy:
@@ -163,7 +163,7 @@ def test_expired_lease_records_are_purged():
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"v": 1}', b'{"v": 2}'])
 def test_invalid_lease_record_is_corrupt(value):
-    """A person must check such a record."""
+    """A person must check an invalid record."""
     records = MemoryRecordStore()
     leases = RecordLeases(records)
     leases.put(LEASE, seen=None)

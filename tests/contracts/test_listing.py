@@ -63,7 +63,7 @@ class ListingSuite:
             assert cuts == parts - 1
             assert dict(found) == dict.fromkeys(names, 1)
 
-    def test_chains_with_a_cut_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
+    def test_chains_may_begin_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
         """A chain begins after each kind of key, even if no object has this key."""
         odd = [f"{PREFIX}{key}" for key in self.odd]
         odd += [f"{PREFIX}{folder}" for folder in FOLDERS] + [f"{PREFIX}{folder}/3" for folder in FOLDERS]

@@ -103,7 +103,9 @@ def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None
 
 
 def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
-    """Columns with such names are added to a table that has packs. Polars reports that it cannot read such columns."""
+    """Columns whose names need the mapping are added to a table that has packs. Polars reports that it cannot read
+    these columns.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(1, 2, slot=20), KINDS)
     columns = {"the id": "long", "s": struct(**{"x, y": "string"}), "at ntz": "timestamp_ntz"}
@@ -128,7 +130,7 @@ def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
 
 
 def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
-    """Columns with such times need a table feature, even if the columns are added later."""
+    """Columns of times without a zone need a table feature, even if the columns are added later."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(id="long"))
     log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
     log.grow(spark_schema(id="long", local="timestamp_ntz"))
@@ -279,7 +281,7 @@ def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_vacuum_of_delta_rs_removes_no_live_file(tmp_path: Path, vectors: bool) -> None:
+def test_vacuum_of_delta_rs_removes_no_file_of_the_newest_version(tmp_path: Path, vectors: bool) -> None:
     """Files that are named only in a manifest must stay, too. With the table's default configuration, no file is
     removed.
     """
@@ -345,7 +347,7 @@ def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> None:
-    """The flag `dataChange` shows such commits, for any counts of rows.
+    """The flag `dataChange` shows that a commit changes rows, even if the number of rows stays the same.
 
     Among the operations of delta-rs, only OPTIMIZE declares that no row is changed.
     """

@@ -94,10 +94,10 @@ class Site:
 
 
 @pytest.mark.thorough
-def test_writer_killed_before_each_request_is_announced(seaweed):
+def test_objects_are_announced_if_their_writer_is_killed_between_any_two_requests(seaweed):
     """A batch is written to two topics.
 
-    One writer after another is killed, each before a later request of the publication. The last writer is not killed.
+    One writer after another is killed, each one request later in the publication. The last writer is not killed.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):
@@ -155,7 +155,7 @@ def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
-def test_writers_killed_at_any_moment_are_announced(ministack, seed):
+def test_objects_are_announced_if_their_writers_are_killed_at_any_moment(ministack, seed):
     """Writers of parallel batches are killed after a random time."""
     site = Site(ministack.config(ministack.make_bucket()))
     draw = random.Random(seed)

@@ -89,7 +89,7 @@ After any other widening, only Polars cannot read old files.
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -> None:
-    """Not all engines can read such files, so `schema set` writes the files again."""
+    """Not all engines can read files of the old type, so `schema set` writes the files again."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))

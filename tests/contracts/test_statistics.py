@@ -164,7 +164,7 @@ class Lake:
             del self.states[key], self.objects[key]
 
     def copied(self, folder: Path, needed: Callable[[Sequence[Row]], bool] = bool) -> Path:
-        """Copies the table to a new folder, with only those live files that have needed rows."""
+        """Copies the table to a new folder, with only those files of the newest version that have needed rows."""
         self.copies += 1
         target, layout = folder / f"{self.copies}", self.source.location.layout
         live = {layout.file(pack.path): pack for pack in self.snapshot.packs.values()}
@@ -217,7 +217,7 @@ NOT_BY = {
 }
 """For each column, an engine that skips no file by the column's values, or `all`.
 
-If a column has NaN, no engine may skip a file by it.
+If a column has NaN, no engine may skip a file by this column.
 """
 
 
@@ -294,7 +294,7 @@ def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) 
         files_are_skipped(lake, tmp_path, where, but=NOT_BY.get(column, ""))
 
 
-def test_every_live_file_has_statistics(tmp_path: Path) -> None:
+def test_every_file_of_the_newest_version_has_statistics(tmp_path: Path) -> None:
     """Each file has counts, numbers of nulls and bounds of the first columns. Fields of structs have their own
     statistics.
     """

@@ -23,7 +23,7 @@ def site(site_of: Callable[..., Site]) -> Iterator[Site]:
 
 
 @pytest.mark.thorough
-def test_slots_that_the_sensors_run_derived_are_not_requested_again(site: Site) -> None:
+def test_slots_that_a_run_of_the_sensor_derived_are_not_requested_again(site: Site) -> None:
     """The sensor's run also makes the slot asset. If automation requested another run, the work would be done twice."""
     site.write(1, 400)
     (request,) = site.tick()

@@ -58,7 +58,7 @@ def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
 
 
 def test_the_sweep_merges_small_files(site_of: Callable[..., Site]) -> None:
-    """All tables of the source must be merged, with the same rows."""
+    """The files of all tables of the source must be merged, and the rows must stay the same."""
     site = site_of(cluster_by="id")
     for number in range(3):
         site.write(1, 2, number=number)

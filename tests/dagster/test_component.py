@@ -151,7 +151,7 @@ def test_ticks_get_the_resources_that_a_resource_requires() -> None:
 
 def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
     """The project's own resources `spark` and `s3` can exist beside the source's resources. If the YAML names the
-    project's resources, runs and sensors must use these.
+    project's resources, runs and sensors must use the project's resources.
     """
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
     own = {"spark": SlotSpark(), "s3": S3Resource(endpoint_url="http://127.0.0.1:2")}
@@ -305,7 +305,7 @@ def test_sources_side_by_side_do_not_affect_each_other(site_of: Callable[..., Si
     assert orders.grid()["materialized"] == clicks.grid()["materialized"] == {3}
 
 
-def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
+def test_jobs_run_their_step_in_the_process_of_the_run(folder: Path) -> None:
     """If the step had a second process, that process would start Python and Spark's client again."""
     repository = definitions.load(folder).get_repository_def()
     for name in ("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill"):
@@ -350,7 +350,7 @@ def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) 
     folder = tmp_path / name
     if name == "not there":
         folder.mkdir()
-    with pytest.raises(UsageError, match="must be a folder with a"):
+    with pytest.raises(UsageError, match="must be a folder, named like"):
         definitions.load(folder)
 
 

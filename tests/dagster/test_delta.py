@@ -20,7 +20,7 @@ def site(site_of: Callable[..., Site]) -> Site:
 
 
 def said(site: Site, asset: str) -> dict[str, Any]:
-    """The metadata of the table, which the asset's definition has."""
+    """The metadata that the asset's definition has about the table."""
     (spec,) = (one for one in site.defs.resolve_all_asset_specs() if one.key == dg.AssetKey(asset))
     assert "deltalake" in spec.kinds
     return dict(spec.metadata)

@@ -230,7 +230,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     DynamoLeases(source.commit.lease_table).read("what a waiting writer reads", "*")
     io.clients.queue.topics.get(
         source.name
-    )  # this happens after another worker has changed a segment, or if a shard is full
+    )  # a publisher reads its topic after another worker has changed a segment, or if a shard is full
     check("publisher")
 
     proxy.answered[:] = by_runs
@@ -239,7 +239,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     left = bucket.begin_upload(site.key(6))
     proxy.answered[:] = [
         one for one in proxy.answered if "?uploads" not in one.path
-    ]  # the request of a killed writer
+    ]  # without the request by which a killed writer began the upload
     for upload in bucket.empty_uploads(site.key(6)):
         bucket.abort_upload(site.key(6), upload)
     assert bucket.empty_uploads(site.key(6)) == (), left

@@ -168,7 +168,9 @@ def test_an_object_is_explained_before_the_sensor_has_run(site: Site) -> None:
 def test_the_command_finds_the_sensors_cursor_by_dagster_home(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer must name the runs; a cursor of another sensor with this name must be ignored."""
+    """The answer must name the runs. The cursor of a sensor with the same name in another code location must be
+    ignored.
+    """
     site.settle()
     site.write(4)
     (request,) = site.tick()

@@ -122,7 +122,9 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
     assert repeated.metadata["swept"] == found.metadata["swept"]
 
 
-def test_a_refused_sweep_fails_until_the_next_sweep(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_a_refused_sweep_fails_until_the_next_sweep(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch must not make the check pass: it must repeat the sweep's result."""
     monkeypatch.setattr("s3notify_platform.engine.values.slot_plan.WITHDRAWN_OBJECTS", 4)
     site.write(*range(8))
@@ -159,8 +161,8 @@ def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
 
 
 def test_requests_for_records_are_plotted_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch also pays for its queue entries, its ack chain and its heartbeats. The engine itself sends no COPY. The
-    description must say which requests are missing.
+    """A batch also pays for its queue entries, its ack chain and its heartbeats. This test counts COPYs, because the
+    engine itself sends no COPY. The description must say which requests are missing.
     """
     site.settle()
     site.write(1)
@@ -277,7 +279,7 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
 
 
 def test_a_tick_without_news_says_that_nothing_changed(site: Site) -> None:
-    """The list of ticks in the UI must tell ticks with news from ticks without."""
+    """The list of ticks in the UI must show which ticks found no change."""
     site.upkeep()
     assert site.upkeep(later=False).skip_message == "nothing changed: the last pass was a moment ago"
 
@@ -356,8 +358,8 @@ def known_to_dagster(site: Site) -> list[str]:
     return [*logged, *(repr(run.tags) for run in runs), str(site.cursor), str(site.upkeep_cursor)]
 
 
-def test_the_failure_of_a_transform_that_changes_keys_names_no_key(site_of: Callable[..., Site]) -> None:
-    """The reason gets into a tag of the run, the sensor's cursor and the log."""
+def test_the_error_names_no_key_if_a_transform_changes_keys(site_of: Callable[..., Site]) -> None:
+    """The text of the error gets into a tag of the run, the sensor's cursor and the log."""
     site = site_of(transform=f"{TRANSFORMS}.renaming", backoff_seconds=3600.0)
     site.settle()
     site.write(1)

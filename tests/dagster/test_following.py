@@ -283,7 +283,7 @@ def test_a_backfill_reads_the_requested_slots_again(watched: Site) -> None:
 
 @pytest.mark.thorough
 def test_the_queue_is_plotted_by_topic(watched: Site) -> None:
-    """The waiting changes must be numeric metadata, and must not be reported twice."""
+    """The number of waiting changes must be numeric metadata, and must not be reported twice."""
     site = watched
 
     def observed() -> dict[str, object]:
@@ -299,7 +299,7 @@ def test_the_queue_is_plotted_by_topic(watched: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_the_next_batch_continues_a_run_that_had_no_time(
+def test_the_next_batch_continues_a_run_that_had_too_little_time(
     spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
     """A run without enough time commits only a part of the object. Then the slot must be requested again, and its entry

@@ -55,7 +55,7 @@ def materialize(site: Site, **how: Any) -> dg.ExecuteInProcessResult:
 
 
 def test_a_changed_type_reaches_the_newest_rows_without_new_objects(site_of: Callable[..., Site]) -> None:
-    """Without a batch, the asset would keep the old type until an object changes."""
+    """The changed type must cause a batch. Otherwise the asset would keep the old type until an object changes."""
     site = site_of(schema=None, latest={"key": "id", "order_by": "amount"})
     put(site, 1, (1, 1.5))
     site.settle()

@@ -119,8 +119,8 @@ def test_a_run_of_a_range_reports_only_committed_slots(site_of: Callable[..., Si
 
 
 @pytest.mark.thorough
-def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
-    """The UI starts such a run from the page of a partition."""
+def test_a_run_for_a_single_partition_ingests_one_slot(site: Site) -> None:
+    """The UI starts a run for a single partition from the partition's page."""
     site.write(4, 5)
     assert site.run(partition_key="5").success
     assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}

@@ -11,7 +11,7 @@ from tests.support.site import Site
 BUSY = "dagster._core.storage.event_log.sqlite.sqlite_event_log.SQLITE_BUSY_TIMEOUT_SECONDS"
 
 
-def test_a_run_after_a_locked_database_completes_the_grid(
+def test_the_next_run_completes_the_grid_after_the_database_was_locked(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the lock is released, the next run must report the missing slots."""

@@ -44,7 +44,9 @@ def chosen(site: Site, choose: str) -> dg.ExecuteInProcessResult:
 
 
 def test_slots_chosen_by_a_person_are_read_again(site_of: Callable[..., Site]) -> None:
-    """The backfill job and the UI's partitions must read only these slots, and the run must report their number."""
+    """The backfill job, and runs that the UI starts for partitions, must read only the chosen slots. The run must
+    report the number of objects that are read again.
+    """
     site = changed(site_of)
     assert recomputed(site) == set()
     result = chosen(site, "2")

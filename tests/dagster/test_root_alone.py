@@ -1,4 +1,6 @@
-"""A source with `signals: root` in Dagster: its sensor requests the slots of entries and of other writers' signals."""
+"""A source with `signals: root` in Dagster: its sensor requests the slots that entries name, and the slots of unqueued
+writers.
+"""
 
 from collections.abc import Callable
 
@@ -53,7 +55,7 @@ def test_unqueued_changes_beside_queued_changes_are_found(site: Site) -> None:
 
 
 def test_a_topic_with_other_signals_is_refused(site: Site) -> None:
-    """With such a topic, the sensor would miss changes."""
+    """If the topic and the source had different `signals`, the sensor would miss changes."""
     topics = site.io.clients.queue.topics
     topics.delete(site.name)
     topics.create(site.name, TopicSettings(slots=site.component.slots))

@@ -13,7 +13,7 @@ from tests.support.site import Site
 
 
 def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
-    """The check's result and metadata, from the last batch. With `again`, first executes the check like a person."""
+    """The check's result and metadata, from the last batch. With `again`, first executes the check as a person does."""
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "schema_changes")
     records = site.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     found = site.sweep()["schema_changes"] if again else records[0].evaluation

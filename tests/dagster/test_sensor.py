@@ -25,14 +25,14 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""If this limit is 0, a single object that raises an error fails its slot. A defect of this package lets slots fail in
-the same way.
+"""Tests set this limit to 0. Then a single object that raises an error fails its slot, as a defect of this package
+would.
 """
 
 
 def test_the_first_batch_reads_objects_that_nobody_signalled(site: Site) -> None:
-    """The first tick must only store a cursor, and the second tick must list. Slots without objects must not be
-    reported.
+    """The first tick must only store a cursor, and the second tick must request a listing. Slots without objects must
+    not be reported.
     """
     site.write_silently(1, 5, 9)
     assert site.tick() == []
@@ -50,7 +50,7 @@ def test_the_first_batch_reads_objects_that_nobody_signalled(site: Site) -> None
 def test_ticks_in_a_code_server_share_one_instance(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ticks must share one instance, because opening an instance takes longer than a poll. They must use the
+    """All ticks must share one instance, because opening an instance takes longer than a poll. The ticks must use the
     resources of the definitions.
 
     The log of a tick that requests runs must say what it requests.
@@ -132,7 +132,9 @@ def test_scattered_changes_are_requested_as_one_run(site_of: Callable[..., Site]
 
 
 @pytest.mark.thorough
-def test_a_batch_in_parallel_runs_is_settled_when_all_runs_have_stamped(site_of: Callable[..., Site]) -> None:
+def test_a_batch_of_parallel_runs_is_settled_when_all_its_runs_have_stamped(
+    site_of: Callable[..., Site],
+) -> None:
     """The slots of the runs must be disjoint, and the last run must ack the chain."""
     site = site_of(parallel_runs=2)
     site.settle()
@@ -307,9 +309,9 @@ def test_a_heartbeat_is_removed_when_its_run_ends(site: Site) -> None:
 
 
 def test_an_idle_tick_sends_one_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick costs 1 HEAD; if something changed, 1 HEAD and 1 LIST.
+    """An idle tick costs 1 HEAD. If something changed, the tick also sends 1 LIST of the signals.
 
-    The batch adds 1 GET and 1 LIST through this store, for the table's record and its newest versions.
+    To request the batch, the tick then sends 1 GET of the table's record and 1 LIST of the table's newest versions.
     """
     site.settle()
     counting = CountingStore(site.io.clients.store)

@@ -45,7 +45,7 @@ class Home:
         self.cursor: str | None = None
 
     def execute(self, service: str = "deliver") -> dg.ExecuteInProcessResult:
-        """Runs a service as a person does who starts the job."""
+        """Runs a service, as if a person had started the job."""
         return self.defs.resolve_job_def("orders_services").execute_in_process(
             instance=self.instance,
             raise_on_error=False,

@@ -48,6 +48,6 @@ def test_invalid_choices_are_refused(text: str) -> None:
         slots_in(text, 16)
 
 
-def test_lists_ranges_and_all_are_valid_choices() -> None:
+def test_a_choice_may_be_a_list_with_ranges_or_all() -> None:
     assert slots_in("3, 5-6", 16) == {Slot(3), Slot(5), Slot(6)}
     assert len(slots_in("all", 16)) == 16

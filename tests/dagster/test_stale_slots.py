@@ -127,7 +127,7 @@ def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -
     assert statuses(again, "orders") == {}
 
 
-def test_a_changed_slot_asset_is_made_again_without_its_source(coded: Callable[..., Site]) -> None:
+def test_a_changed_slot_asset_is_made_again_but_its_source_is_not(coded: Callable[..., Site]) -> None:
     """The source must not be read again. The summary must count the slots that Dagster shows as stale."""
     before = coded(JOBS)
     before.write(*SLOTS)
@@ -179,7 +179,7 @@ def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]
     assert isinstance(asset, SlotAsset)
 
 
-def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Site]) -> None:
+def test_a_transform_without_source_code_has_no_code_version(coded: Callable[..., Site]) -> None:
     """A transform whose source code is not found must still be loaded, and must work."""
     text = JOBS + "\nglobals()['odd'] = clean\n"
     site = coded(text, transform="stale_project.odd")
@@ -189,7 +189,9 @@ def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Sit
     assert statuses(site, "orders") == {}
 
 
-def test_commands_compute_the_same_code_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
+def test_commands_compute_the_same_code_versions_as_dagster(
+    coded: Callable[..., Site], tmp_path: Path
+) -> None:
     """Commands read the same YAML as Dagster, but do not import the user's code. If a command computed other code
     versions, the command would report wrong slots as stale.
     """

@@ -111,7 +111,7 @@ def test_a_run_killed_with_its_code_server_is_detected(code: Code) -> None:
     os.kill(its_process, signal.SIGKILL)
     until(lambda: code.is_gone(killed), seconds=SECONDS)
     assert code.now(killed).status is DagsterRunStatus.STARTING
-    code.instance.report_run_failed(killed)  # as the sensor does
+    code.instance.report_run_failed(killed)  # the sensor reports the run in the same way
     assert not code.is_gone(slow)
     code.hold.unlink()
     until(lambda: code.now(slow).is_finished, seconds=SECONDS)
@@ -119,7 +119,7 @@ def test_a_run_killed_with_its_code_server_is_detected(code: Code) -> None:
     assert other_process != its_process
 
 
-def test_a_run_killed_alone_is_reported_by_its_code_server(code: Code) -> None:
+def test_a_killed_run_is_reported_by_its_code_server_if_the_server_still_runs(code: Code) -> None:
     killed, its_process = code.launched()
     os.kill(its_process, signal.SIGKILL)
     until(lambda: code.now(killed).status is DagsterRunStatus.FAILURE, seconds=SECONDS)

@@ -127,7 +127,7 @@ class Warm:
         return (data.stdout or b"").decode(), (data.stderr or b"").decode()
 
     def rows(self) -> list[int]:
-        """The ids of all rows of the slot asset. Its table and the source's table are checked, too."""
+        """The ids of all rows of the slot asset. The asset's table and the source's table are checked, too."""
         table = self.site.io.source.location.table("derived")
         assert self.site.checked() is not None
         found = whole(table)
@@ -193,14 +193,12 @@ def test_a_warm_run_has_the_same_events_and_logs_as_a_cold_one(warm: Warm) -> No
 
 @pytest.mark.thorough
 def test_slots_of_a_hung_or_dead_run_are_read_by_another_worker(warm: Warm) -> None:
-    """A hung run is terminated, and a run fails if a signal kills its worker. Another worker must read the slots of
-    both.
-    """
+    """A hung run is terminated, and a run fails if its worker dies. Another worker must read the slots of both runs."""
     warm.site.write(3)
     warm.deed.write_text("hang")
     warm.hand_over(hung := warm.new_run(3))
     until(lambda: warm.deed.read_text() == "hangs", seconds=SECONDS, why=warm.why)
-    warm.instance.report_run_canceling(hung)  # as the launcher does
+    warm.instance.report_run_canceling(hung)  # the launcher reports the termination in the same way
     assert warm.ask("terminate", hung)
     assert warm.ended(hung) is DagsterRunStatus.CANCELED
     warm.deed.write_text("die")

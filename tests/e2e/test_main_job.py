@@ -82,7 +82,7 @@ def test_slot_asset_is_updated_by_automation(platform: Platform) -> None:
     slots = {slot: key for slot, key in found.items() if slot not in committed}
     assert len(slots) > 2
     for key in slots.values():
-        platform.store.put(key, lines(order(1)))  # without a signal
+        platform.store.put(key, lines(order(1)))  # this write moves no signal
     platform.launch("orders_ingest", ["orders"], {"slots": [int(slot) for slot in slots]})
     platform.until(
         "both", lambda: platform.grid("paid_orders")["materializedPartitions"] == committed | set(slots)
@@ -111,7 +111,7 @@ def test_asset_page_shows_description_and_figures(chromium: str, platform: Platf
             page.screenshot(path=shots / "asset.png")
             page.goto(f"{platform.dagster.url}/assets/orders_summary")
             page.get_by_text("slot_map", exact=True).first.wait_for(timeout=60_000)
-            page.get_by_text("0-49", exact=True).first.wait_for(timeout=60_000)  # without a click
+            page.get_by_text("0-49", exact=True).first.wait_for(timeout=60_000)  # shown without a click
             page.screenshot(path=shots / "summary.png", full_page=True)
         finally:
             browser.close()

@@ -121,8 +121,8 @@ def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
 
 
 def test_in_a_dagster_project(place: Place) -> None:
-    """Otherwise the guide's commands would scaffold another source than the README's, or `dg dev` would not serve this
-    source.
+    """Otherwise the guide's commands would scaffold another source than the README describes, or `dg dev` would not
+    serve this source.
     """
     project = place.folder / "shop"
     package = project / "src" / "shop"

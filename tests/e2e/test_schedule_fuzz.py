@@ -1,4 +1,4 @@
-"""One source has all faults at once, for the given time: poison objects, outages, restarts, SIGSTOP and SIGKILL.
+"""One source has all faults during the given time: poison objects, outages, restarts, SIGSTOP and SIGKILL.
 
 Runs of the sensor, two `s3notify ingest` processes and a stream read one source. Meanwhile objects are written,
 overwritten and deleted, and columns get other types. Other processes, with a different prefix or number of slots, are
@@ -191,7 +191,7 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
         platform.until("columns", lambda: snapshots.take() and snapshots.kinds == retyping.kinds, 600.0)
         looking = threading.Thread(target=snapshots.run)
         drifting = threading.Thread(target=drift.run)
-        end = time.monotonic() + SECONDS  # the first rows of the source may have taken longer than `SECONDS`
+        end = time.monotonic() + SECONDS  # `SECONDS` begin only here, since the first rows may take longer
         breaking = threading.Thread(target=break_things, args=(chaos, end, say))
         looking.start()
         retyping.start()

@@ -82,7 +82,7 @@ def test_the_sweep_runs_when_it_is_due(platform: Platform) -> None:
     def swept() -> list[dict[str, Any]]:
         return runs(platform, "__anonymous_asset_job_orders_upkeep")
 
-    # A tick that ends after the change overwrites it, so the change is repeated.
+    # A tick that ends after `SET_CURSOR` overwrites the changed cursor, so the cursor is changed repeatedly.
     platform.until("the request", due_again)
     platform.until("the sweep", lambda: swept()[-1]["status"] == "SUCCESS")
     assert len(serving(platform)) == 1

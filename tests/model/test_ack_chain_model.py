@@ -164,7 +164,7 @@ class AckMachine(RuleBasedStateMachine):
                 self.client(method, fault, nth).stamp_children(chain, names, operation)
             return
         if names & model.children:
-            names &= model.children  # makes most calls valid
+            names &= model.children  # without this line, most calls would be invalid
         wrong = model.raw is not None or not names <= model.children
         if model.status == "open" and wrong:
             with pytest.raises(UsageError):

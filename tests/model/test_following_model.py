@@ -1,4 +1,5 @@
-"""Derived tables, compared with their source after any sequence of puts, overwrites, deletes, late and equal times.
+"""Derived tables, compared with their source after any sequence of puts, overwrites and deletes. Rows may come late,
+and may have equal times.
 
 Some objects cannot be read: they go to quarantine, and the next-newest rows of their keys come back.
 
@@ -47,7 +48,7 @@ QUARANTINED = [
     ({"a0": ("x", (1,)), "b0": ("x", (17,))}, "follow", 0),
     ({"a0": ("x", (1,)), "b0": (FAILS, (17,))}, "follow", 0),
 ]
-"""The newest row of a key leaves, because its object goes to quarantine."""
+"""The newest row of a key leaves the table, because the row's object goes to quarantine."""
 
 
 def read_in(bucket: Bucket) -> set[str]:

@@ -321,7 +321,7 @@ def _engine(deletes: bool, rules: Rules) -> dict[str, Program]:
 
 
 RESTORED = _table(1, frozenset({A1, A2, B1}), known=3)
-"""Two of three versions are gone, but `known` records all three."""
+"""Versions 2 and 3 are missing from the log, but `known` has version 3."""
 BEFORE = _table(3, frozenset({A1, B1}), frozenset({B2}), frozenset({("c1", 1, 3)}))
 
 

@@ -1,7 +1,7 @@
 """Rounds of several processes over a bucket, planned at any time and committed at any later time.
 
 After each commit the table is checked as a whole: rows, rejects, states and counts agree. In the end `deltalake` reads
-the log and finds the same rows, and its vacuum would remove no live file. The content of a slot in the
+the log and finds the same rows, and its vacuum would remove no file of the newest version. The content of a slot in the
 table is the content that some round saw. After a last round has read everything, the table equals the bucket. Objects
 are erased at any time. After an erasure, no object of the store contains the erased key.
 """

@@ -116,7 +116,7 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
 @KINDS
 @simulated
 def test_chain_with_children_survives_crashes(seed, kind):
-    """Each of five stampers ends a parent and begins two children, then ends these, and may crash anywhere.
+    """Each of five stampers ends a parent and begins two children, then ends the children, and may crash anywhere.
 
     No watcher sees the chain done before every child is done, and a watcher sees the chain's end. At most one operation
     gets `Acked`. Exactly one operation gets `Acked` if no process crashes.
@@ -235,7 +235,7 @@ def test_failed_chain_stays_failed(seed):
 
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
-def test_two_runs_with_the_same_slots_do_not_cancel_out(seed, kind):
+def test_stamps_of_two_runs_with_the_same_slots_do_not_cancel_each_other_out(seed, kind):
     """Each run stamps all slots one by one, and then all slots together. Exactly one stamp gets `Acked`."""
     names = [str(n) for n in range(4)]
     time = VirtualTime()
@@ -263,12 +263,12 @@ def test_two_runs_with_the_same_slots_do_not_cancel_out(seed, kind):
 @pytest.mark.parametrize("how", ["deleted", "ended"])
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
-def test_removed_chain_never_counts_in_its_successor(seed, kind, how):
-    """The first chain is deleted, or it has ended and its tag is used again at once.
+def test_stamps_of_a_removed_chain_never_count_in_its_successor(seed, kind, how):
+    """The first chain is deleted, or it has ended and its tag is used again immediately.
 
-    Stamps of the first chain never count in the second, and after a purge nothing of the first is left. Stampers of
-    both chains come at any time, and dead stampers return. The purger works all the time, and removes nothing of the
-    second chain. Each late stamper gets an error that its chain no longer exists.
+    Stamps of the first chain never count in the second chain, and after a purge nothing of the first chain is left.
+    Stampers of both chains come at any time, and dead stampers return. The purger works all the time, and removes
+    nothing of the second chain. Each late stamper gets an error that its chain no longer exists.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()

@@ -1,8 +1,8 @@
 """Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
 
 Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
-applied belongs to a call that returned `unknown`, or died. Another invariant holds if no write is in flight for longer
-than its lease. Every write meets its precondition when it is applied, and the object has the winner's body.
+applied belongs to a call that returned `unknown`, or died. If no write is in flight for longer than its lease, another
+invariant holds: every write meets its precondition when it is applied, and the object has the winner's body.
 """
 
 import random
@@ -30,7 +30,7 @@ SLOW_SECONDS = 0.9
 """With this maximum, a write that begins in the first half of its lease ends before the lease ends."""
 
 RATES = [0.7, 1.0, 1.4, 2.0]
-"""The fastest clock ticks 2.9 times as fast as the slowest: the skew rate is 3."""
+"""The fastest clock ticks 2.9 times as fast as the slowest clock. The skew rate, 3, allows this."""
 AWAKE = {fault: rate for fault, rate in ROUGH.items() if fault is not Fault.PAUSE}
 
 both_leases = pytest.mark.parametrize("place", ["memory", "objects", "dynamo"])
@@ -93,7 +93,7 @@ class World:
             "dynamo": lambda: TableInMemory("path", "etag"),
         }[place]()
         self.committed: list[tuple[str, bytes | None]] = []
-        """Expected ETag and body of each commit; None for a delete."""
+        """Expected ETag and body of each commit; the body of a delete is None."""
         self.outcomes: dict[bytes, str] = {}
         """The outcome of the call that writes this body. If the call died, the entry is missing."""
 
@@ -109,7 +109,7 @@ class World:
         return DynamoCommit(objects, leases, settings=SETTINGS, clock=clock)
 
     def call(self, expected, body, send):
-        """Makes one call; None if its outcome is neither a commit nor a conflict."""
+        """Makes one call. Returns None if its outcome is neither a commit nor a conflict."""
         try:
             outcome = send()
         except (UnavailableError, UnknownOutcomeError) as error:
@@ -225,8 +225,8 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 def test_path_is_created_and_deleted_repeatedly(place, seed):
     """Four writers create and delete one path in turn: every version is deleted once.
 
-    A body may be created twice. This happens if another writer deletes the object while the body's call is still in
-    doubt.
+    A body may be created twice. This happens if another writer deletes the object while the call that wrote the body is
+    still in doubt.
     """
     world = World(place)
 

@@ -161,7 +161,7 @@ def time_of(time):
 
 SLEEPY = {Fault.LOST: 0.002, Fault.REFUSED: 0.002, Fault.LATE: 0.02, Fault.PAUSE: 0.03}
 DEADLY = {Fault.CRASH_BEFORE: 0.003, Fault.CRASH_AFTER: 0.003, Fault.LATE: 0.02, Fault.PAUSE: 0.005}
-"""Low rates of faults, because an erasure makes many requests, and starts over."""
+"""Low rates of faults, because an erasure makes many requests, and starts over after a fault."""
 
 
 @simulated

@@ -266,7 +266,7 @@ class World:
         return run
 
     def recount(self):
-        """Frees all quota without an entry. After the last write, no running process holds such quota."""
+        """Frees all quota that belongs to no entry. After the last write, no running process holds such quota."""
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         reconciler.resolve_stale("t", self.objects.head)
         reconciler.resolve_stale("t", self.objects.head)

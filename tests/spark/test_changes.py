@@ -223,7 +223,7 @@ def test_run_reads_the_object_version_that_a_get_returns(
     assert rows_of(bucket.place) == {b: 1, c: 1, d: 2}
     assert not differences(bucket.place)
 
-    # The same changes while the objects are read.
+    # Now the same changes come while the objects are read.
     bucket.delete(a, VersionId=marker)
     bucket.when_asked(lambda: bucket.delete(a), key=a)
     third = bucket.put(b, lines(3, b))["VersionId"]
@@ -299,7 +299,9 @@ def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) ->
 
 
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
-def test_object_older_than_modified_after_is_not_read(changing_of: Callable[..., Changing]) -> None:
+def test_object_older_than_the_setting_modified_after_is_not_read(
+    changing_of: Callable[..., Changing],
+) -> None:
     """The store's time of an object (`LastModified`) decides if the object is read. The object must be neither read nor
     quarantined until it is written again.
     """

@@ -77,7 +77,9 @@ def test_rows_of_earlier_rounds_stay_until_the_change_is_ingested(
 
 
 @pytest.mark.thorough
-def test_run_without_time_leaves_the_rest_to_the_next_run(changing_of: Callable[..., Changing]) -> None:
+def test_run_with_too_little_time_leaves_the_rest_to_the_next_run(
+    changing_of: Callable[..., Changing],
+) -> None:
     """The next run must continue where the first run ended, although no object has changed. A changed object must be
     read from its beginning.
     """

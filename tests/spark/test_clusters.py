@@ -155,8 +155,8 @@ class Meddler:
     """Interferes when a task reads the object `MARKED`: it kills the executors, or waits until a second attempt of the
     task has begun.
 
-    The program arms it by writing the object `arm/kill` or `arm/twice`. After `arm/kill-pack`, the read of a pack is
-    the trigger.
+    The program writes the object `arm/kill` or `arm/twice` before a read that the meddler must disturb. After
+    `arm/kill-pack`, the meddler kills the executors when a task reads a pack.
     """
 
     def __init__(self, workers: list[subprocess.Popen[bytes]]) -> None:

@@ -169,7 +169,7 @@ def test_another_machine_continues_where_one_ended(site: Site) -> None:
 
 
 def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) -> None:
-    """Without Dagster there is no other sweep: an unannounced change would never be found."""
+    """Otherwise an unannounced change would never be found, since there is no other sweep without Dagster."""
     clock = HandClock()
     days = Rests(4, lambda _: clock.sleep(SWEEP_SECONDS / 2))
     site.publisher.put("raw/1", b'{"a":1}\n')
@@ -280,7 +280,7 @@ def test_process_ingests_the_backlog_of_another(site: Site) -> None:
     assert site.planned == [{Slot(3)}]
 
 
-def test_once_ends_when_everything_is_ingested(site: Site) -> None:
+def test_ingest_with_once_ends_when_everything_is_ingested(site: Site) -> None:
     """One call must make two batches. The second batch must list the bucket, and find the change that its writer did
     not queue.
     """

@@ -128,7 +128,7 @@ def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None
         rows_of(lake, ID, rejects="fail")
     assert sorted_by(rows_of(lake, ID, rejects="drop"), "id") == [(1,), (2,)]
     with pytest.raises(UsageError, match="rejects='column'"):
-        rows_of(lake, ID, plain=True)  # no column would distinguish rejects from rows
+        rows_of(lake, ID, plain=True)  # refused, because no column would distinguish rejects from rows
     lake.put("0.jsonl", b'{"id": 1}\n')
     assert rows_of(lake, ID, plain=True) == [{"id": 1}]
 

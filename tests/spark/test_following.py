@@ -191,7 +191,9 @@ def _parquet(rows: str) -> bytes:
 def test_newest_rows_of_dms_files_equal_the_database(
     lake_of: Callable[..., Lake], files: dict[str, bytes], settings: dict[str, str]
 ) -> None:
-    """AWS DMS writes the operation first. Files of the full load have no operation, unless DMS is asked for it."""
+    """AWS DMS writes the operation in the first column. Files of the full load lack this column, unless DMS is
+    configured to write it.
+    """
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",
         latest_key="id",

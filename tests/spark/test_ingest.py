@@ -69,7 +69,7 @@ def test_run_without_changes_commits_nothing(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_only_found_skips_slots_without_objects(lake: Lake) -> None:
+def test_run_with_only_found_skips_slots_without_objects(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
     lake.delete("a.jsonl")
@@ -178,7 +178,7 @@ def test_text_and_binary_objects_are_ingested(lake_of: Callable[..., Lake]) -> N
     assert lake.values() == [{"content": b"\x00\xff"}, {"content": b""}]
 
 
-def test_auto_chooses_the_format_by_suffix(lake_of: Callable[..., Lake]) -> None:
+def test_format_auto_means_the_format_of_the_suffix(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="auto")
     lake.put("a.jsonl", [{"id": 1, "note": "j"}])
     lake.put("b.CSV", b"id,note\n2,c\n")

@@ -30,7 +30,7 @@ ROW = {"id": 1, "17.72": 2, "a`b": 3, "a b": 4, "🙂": 5, "a.b": {"c.d": 6}, "a
 
 
 def test_any_column_name_is_ingested(lake: Lake) -> None:
-    """Columns with such names must be inferred, read, transformed, derived and loaded.
+    """Columns with unusual names must be inferred, read, transformed, derived and loaded.
 
     If two names differ only in case, records with the later name must be rejected.
     """

@@ -90,7 +90,7 @@ def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., 
 
 
 def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[..., Lake]) -> None:
-    """The schema of the columns must use Spark's names of types, because Spark parses it."""
+    """The schema of the columns must have Spark's names of types, because Spark parses this schema."""
     parts = "`a day` date, n decimal(5,1), at timestamp_ntz"
     options = options_of(bare_lake(schema="id bigint").source, partition_columns=parts)
     found = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]

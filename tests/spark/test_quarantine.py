@@ -138,7 +138,7 @@ def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: Fault
 
 
 @pytest.mark.thorough
-def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
+def test_forbidden_object_is_quarantined_if_the_source_has_a_transform(lake: Lake, proxy: FaultProxy) -> None:
     """With a transform, rows pass through Spark's shuffle. The forbidden object must be quarantined then, too."""
     lake = lake.with_source(schema="id bigint, amount double")
     for name in "ab":

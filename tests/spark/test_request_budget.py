@@ -98,7 +98,7 @@ def site_of(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
             queue = source.location.queue()
             queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
             signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
-            # Caches are emptied, as in a separate process.
+            # The writers get a queue with empty caches, as in a separate process.
             records = queue_records(config, store=S3ObjectStore(config))
             writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
             publisher = QueuedPublisher(signals, writers, bucket=config.bucket)
@@ -148,7 +148,7 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
     assert site.values() == {f"raw/{number}": 1 for number in range(3)}
 
 
-def test_an_overwritten_object_needs_few_requests_more(site: Site) -> None:
+def test_an_overwritten_object_needs_only_a_few_more_requests(site: Site) -> None:
     """A known key may cost one request for its state, and two for the pack that had its rows."""
     _, second, third = counts(site, 3, lambda number: site.put("raw/0", number + 1))
     for puts, batch in (second, third):
@@ -158,7 +158,7 @@ def test_an_overwritten_object_needs_few_requests_more(site: Site) -> None:
     assert site.values() == {"raw/0": 3}
 
 
-def test_commits_by_leases_need_four_requests_more(site_of: Callable[..., Site]) -> None:
+def test_commits_by_leases_need_four_more_requests(site_of: Callable[..., Site]) -> None:
     """The version is staged and looked up, and its lease is taken and released. Requests to DynamoDB count, too."""
     site = site_of(leases=True)
     _, second, third = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
@@ -169,7 +169,7 @@ def test_commits_by_leases_need_four_requests_more(site_of: Callable[..., Site])
     assert site.values() == {f"raw/{number}": 1 for number in range(3)}
 
 
-def test_a_process_that_has_just_started_needs_few_requests_more(site: Site) -> None:
+def test_a_process_that_has_just_started_needs_only_a_few_more_requests(site: Site) -> None:
     """The process may need ten requests more, and one for each version since the checkpoint.
 
     Six of these requests read the abilities of the store, the signals seen, the rescan backlog, the topic, the pointer
@@ -202,7 +202,7 @@ def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
     assert len(site.values()) == 2 * OBJECTS
 
 
-def test_batch_of_overwrites_needs_two_requests_more_for_each_rewritten_pack(site: Site) -> None:
+def test_batch_of_overwrites_needs_two_more_requests_for_each_rewritten_pack(site: Site) -> None:
     """No key may need a request of its own, since a warm process knows the states of so few objects."""
     keys = [f"raw/{each}" for each in range(OBJECTS)]
     _, second, third = counts(site, 3, lambda number: site.publish(keys, number + 1))

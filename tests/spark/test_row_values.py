@@ -1,5 +1,5 @@
-"""Notation, raw records, and rules on rows, in tables, queries and quarantine. Date patterns are compared with
-Spark's.
+"""Notation, raw records, and rules on rows, in tables, queries and quarantine. Date patterns are compared with the
+patterns of Spark.
 """
 
 import datetime as dt

@@ -104,9 +104,7 @@ def test_versions_are_returned_in_order(place: Place) -> None:
 
 
 def test_row_added_and_removed_within_a_micro_batch_is_not_returned(place: Place) -> None:
-    """Such a row must not be returned. With smaller micro-batches, the row must be returned, followed by the row that
-    replaces it.
-    """
+    """With smaller micro-batches, the row must be returned, followed by the row that replaces it."""
     ingest(place, o=(0,))
     whole, single = query_of(place), query_of(place, max_objects=1)
     for query in (whole, single):
@@ -159,8 +157,8 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
 
 
 def test_micro_batch_is_limited(place: Place) -> None:
-    """Other rows must wait for the next micro-batch. At the stream's beginning, a micro-batch must have whole slots.
-    Later, a micro-batch must have whole versions.
+    """Rows beyond the limit must wait for the next micro-batch. At the stream's beginning, a micro-batch must have
+    whole slots. Later, a micro-batch must have whole versions.
     """
     ingest(place, **{f"o{n}": (n,) for n in range(40)})
     query = query_of(place, max_objects=3)
@@ -235,7 +233,7 @@ def test_stream_killed_anywhere_returns_every_row_once(place: Place, seed: int, 
     assert query.applied
 
 
-def test_available_now_ends_while_batches_continue(place: Place) -> None:
+def test_query_with_the_trigger_available_now_ends_while_batches_continue(place: Place) -> None:
     """The query must return all rows that were committed before its start, in several micro-batches, and must then
     end.
     """

@@ -30,7 +30,9 @@ def in_folder(store: ObjectStore, layout: TableLayout) -> Iterator[deltalake.Del
 
 
 def agrees(table: deltalake.DeltaTable, reader: LogReader, snapshot: Snapshot, rows: list[Row]) -> None:
-    """Checks that `deltalake` finds this version, these rows, and no live file that its vacuum would remove."""
+    """Checks that `deltalake` finds this version and these rows, and that its vacuum would remove no file that the
+    version needs.
+    """
     assert table.version() == snapshot.version
     assert table.transaction_version(snapshot.table) == snapshot.number
     query = deltalake.QueryBuilder().register("t", table)

@@ -6,7 +6,8 @@ A program is a generator function without arguments. A program yields requests. 
 example, the answer may be lost. `explore` visits all possible states, breadth first, so the returned history is as
 short as possible.
 
-The state of a program is the local variables of its frames. So a loop with a `yield` in it must run over a range.
+The state of a program is the local variables of its frames. These variables must also show how far a loop with a
+`yield` has come. So such a loop must run over a range.
 """
 
 from collections import deque

@@ -64,7 +64,7 @@ class FolderLog:
 
     @property
     def rows(self) -> list[Row]:
-        """The live rows, in no order."""
+        """The rows that are not withdrawn, in no order."""
         fields = json.loads(self.state.metadata.schema)["fields"]
         return [_filled(row, fields) for rows in self.packs.values() for row in rows if row is not None]
 

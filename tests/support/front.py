@@ -135,7 +135,7 @@ class Front:
 def running_front(
     limits: Limits | None = None, *, clock: Clock = SYSTEM_CLOCK, **settings: Any
 ) -> Iterator[Front]:
-    """A front that runs until the `with` block ends. Its key must be in the environment (`front_keys`)."""
+    """A front that runs until the `with` block ends. The front's key must be in the environment (`front_keys`)."""
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1, clock=clock, known_seconds=KNOWN_SECONDS)
     front = NotificationFront(
         FrontSettings(port=0, **settings), queue, bucket=BUCKET, region=REGION, limits=limits

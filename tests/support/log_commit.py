@@ -6,7 +6,7 @@ An ETag is a rising number, and a slot is the first letter of a key. `Rules` has
 Each rule can be switched off.
 
     ("log", v)          a version: parent, adds with their rows, removes
-    ("checkpoint", v)   the live packs as of v; ("last",) names the newest one, since the time ("last at",)
+    ("checkpoint", v)   the packs of the table as of v; ("last",): the newest checkpoint, since ("last at",)
     ("manifest", n)     the states as of a version, under the number `n` that the version names
     ("pack", name)      rows, and when they were written
     ("known",)          outside the prefix: table, newest version and its `n`
@@ -136,7 +136,7 @@ Steps = Generator[Request, tuple[Any, int], Any]
 def after(
     version: Version, live: frozenset[tuple[str, frozenset[Row]]]
 ) -> frozenset[tuple[str, frozenset[Row]]]:
-    """The packs that are live after this version."""
+    """The packs of the table after this version."""
     kept = frozenset(pack for pack in live if pack[0] not in version.removes)
     return kept | frozenset((name, rows) for name, rows, _ in version.adds)
 

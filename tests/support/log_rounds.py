@@ -40,7 +40,9 @@ Bucket = dict[str, tuple[str, tuple[int, ...]]]
 """By key, the object's ETag and the numbers of its rows."""
 
 FAILS = "fails"
-"""An object whose ETag begins with this text cannot be read: it goes to quarantine, and its earlier rows leave."""
+"""An object whose ETag begins with this text cannot be read: it goes to quarantine, and its earlier rows leave the
+table.
+"""
 
 SMALL = PackSizes(target=4000, smallest=1000, fan=2, in_class=3, group=1000)
 

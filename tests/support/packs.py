@@ -49,7 +49,7 @@ def rows_in(pack: NewPack | bytes, gone: Rows | None = None) -> list[Row]:
 
 @dataclass(kw_only=True)
 class PackTable:
-    """The live packs, and each object's slot, number of rows and label."""
+    """The packs of the newest version, and each object's slot and label."""
 
     sizes: PackSizes = TINY
     vectors: bool = False

@@ -43,7 +43,7 @@ class Platform:
         self.location = Location(name="orders", platform=server.config(BUCKET))
 
     def graphql(self, query: str, *, seconds: float = 60.0, **variables: Any) -> Any:
-        """The webserver's answer, which must come within `seconds`. If it has an error, the test fails."""
+        """The webserver's answer, which must come within `seconds`. If the answer has an error, the test fails."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(
             f"{self.dagster.url}/graphql", body, {"Content-Type": "application/json"}

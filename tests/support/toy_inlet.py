@@ -1,4 +1,4 @@
-"""An inlet for an imaginary service. To add a real inlet, a contributor writes such a file, and an entry in
+"""An inlet for an imaginary service. To add a real inlet, a contributor writes a file like this one, and an entry in
 `channels.registry`.
 """
 

@@ -1,4 +1,4 @@
-"""An example of a mirror. To add a real mirror, a contributor writes such a file, and an entry in
+"""An example of a mirror. To add a real mirror, a contributor writes a file like this one, and an entry in
 `table.mirrors.MIRRORS`.
 """
 

@@ -1,4 +1,6 @@
-"""An example of a kind of store. A contributor adds a real kind by such a file, and an entry in `stores.kinds`."""
+"""An example of a kind of store. To add a real kind, a contributor writes a file like this one, and an entry in
+`stores.kinds`.
+"""
 
 from functools import cache
 

@@ -1,5 +1,5 @@
-"""A replacement for the npm package (`xor_ack_peer.js`), as a Python object. The module also makes tables for the
-replacement on ministack.
+"""A replacement for the npm package xor-ack-dynamodb, as a Python object: it runs `xor_ack_peer.js`. The module also
+makes tables for the replacement on ministack.
 """
 
 import json

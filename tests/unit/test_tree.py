@@ -138,9 +138,9 @@ def test_each_feature_of_an_original_has_its_test() -> None:
     assert not missing
 
 
-def test_a_number_has_one_name_and_a_name_one_number() -> None:
-    """Otherwise a reader who knows one module's `ATTEMPTS` would misread the other module's. `kernel/limits.py` has the
-    numbers that modules share.
+def test_each_name_of_a_number_means_the_same_number_everywhere() -> None:
+    """Otherwise a reader who knows the `ATTEMPTS` of one module would misread the `ATTEMPTS` of another module.
+    `kernel/limits.py` has the numbers that modules share.
     """
     found: dict[str, set[float]] = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):

@@ -2,12 +2,13 @@
 
     amqps://host[:5671][/vhost][?exchange=E&routing_key=K&ack=none|broker|routable]
 
-Each event is one persistent message. An entry is released only after the broker has confirmed its message (publisher
-confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the topic's name.
-With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried. With
-`ack=broker` the broker drops such a message. With `ack=none` an entry is released after its message was sent: a message
-that the broker refuses is lost. `message_id` is the event's id. Two messages with the same id are two deliveries of one
-entry. The worker authenticates to the broker by the topic's login: `basic`, or `certificate` by TLS.
+Each event is one persistent message. An entry leaves the queue only after the broker has confirmed its message
+(publisher confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the
+topic's name. With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is
+retried. With `ack=broker` the broker drops such a message. With `ack=none` an entry leaves the queue after its message
+was sent: a message that the broker refuses is lost. `message_id` is the event's id. Two messages with the same id are
+two deliveries of one entry. The worker authenticates to the broker by the topic's login: `basic`, or `certificate` by
+TLS.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ class AmqpPush(PooledPush):
         self._idle: list[tuple[float, Connection]] = []
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. The batch is sent a second time only if a kept connection fails."""
+        """See `PooledPush.post`. The batch is sent a second time only if the first connection was kept from an earlier
+        batch, and fails.
+        """
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
         if (kept := self._kept()) is not None and self._publish(topic, batch, kept, deadline) is None:
             return Delivered()

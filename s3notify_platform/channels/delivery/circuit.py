@@ -4,7 +4,7 @@ is sent.
     closed ──no answer, or `REFUSED_MAX` events in a row refused──► open ──probe accepted──► closed
                                                                      └──probe failed: a longer wait──┘
 
-So entries lose no attempts in an outage: only the entries of a probe are taken from the queue.
+So while the circuit is open, only the entry of a probe can lose an attempt: the other entries stay in the queue.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ REFUSED_MAX: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The number of entries to take and send now. After a `probe`, call `note` with the probe's answer; or call
+    """The number of entries to take and send now. If `probe` is True, call `note` with the answer to the probe, or
     `release` if the probe was not sent.
     """
 

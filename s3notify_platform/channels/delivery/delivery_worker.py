@@ -134,8 +134,8 @@ class Delivery:
 
     def beat(self) -> None:
         """Renews the leases, and delivers their shards. Store errors are reported, and the next beat retries."""
-        # A thread takes entries only while it holds its shard's `turning` lock. So a shard can be released while this
-        # method holds its lock.
+        # A thread takes entries only while it holds its shard's `turning` lock. So this method can release a shard
+        # while it holds the shard's lock.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
         busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:
@@ -154,8 +154,8 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # A new delivery waits until the shard's earlier delivery has ended: both could have the same entries in
-            # hand.
+            # A new delivery waits until the shard's earlier delivery has ended: otherwise, both could have the same
+            # entries in hand.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for place, shard in enumerate(self.shards.values()):

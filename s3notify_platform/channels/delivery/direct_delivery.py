@@ -9,7 +9,7 @@ Guarantees
     - A call waits for all topics at the same time, and for each topic at most the topic's `timeout_seconds`. Requests
       to one topic are sent one after the other. Requests that have not begun within this time are not sent.
     - Endpoint, formats, acknowledgements, `Egress`, logins and HMAC keys work as in the delivery worker. But here the
-      process that announces the change has them: its environment has the variables that the topic names.
+      process that announces the change sends the events: its environment must have the variables that the topic names.
 
 As in Ceph RGW, a refused request is not split. With a `batch_size` of 1, a refusal loses one event alone.
 """
@@ -41,7 +41,9 @@ class _Target:
     endpoint: Endpoint
     push: Push
     free: BoundedSemaphore
-    """One permit for each request to the endpoint that may still begin. So no request waits inside of `push`."""
+    """The permits for requests to the endpoint, as many as `push` sends at a time. So no request waits inside of
+    `push`.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,15 +73,16 @@ class DirectDelivery:
     def send(self, bucket: str, events: Iterable[Event]) -> list[bool]:
         """Sends these changes, which have happened, to each topic that takes them and is not persistent.
 
-        Returns for each event whether such a topic takes it. Raises no error of stores and endpoints. Cost: no request
-        to the queue, or 1 scan of the topics; and 1 request to the endpoint for each batch of a topic's events.
+        Returns for each event True if at least one of these topics takes the event. Raises no error of stores and
+        endpoints. Cost: no request to the queue, or 1 scan of the topics; and 1 request to the endpoint for each batch
+        of a topic's events.
         """
         if not (wanted := list(events)):
             return []
         try:
             topics = self._queue.topics_as_of(self._clock.monotonic())
         except S3NotifyError as error:
-            for name in tuple(self._targets):  # each topic of the last call counts as if it took all events
+            for name in tuple(self._targets):  # for each topic of earlier calls, all events count as unsent
                 self._note(name, len(wanted), f"the topics could not be read: {error}")
             return [False] * len(wanted)
         direct = [topic for topic in topics if not topic.settings.persistent]

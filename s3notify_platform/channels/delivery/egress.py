@@ -88,8 +88,8 @@ class Egress:
     def certificates(self, endpoint: Endpoint) -> Path | None:
         """The file of certificates to trust for the endpoint; None means the system's certificates.
 
-        `UsageError` if the file is not in this worker's folder after links are resolved. The error does not show if a
-        file exists outside of the folder.
+        `UsageError` if the file is not in this worker's folder after links are resolved. The error does not show
+        whether a file outside of the folder exists.
         """
         if not endpoint.ca_file:
             return None

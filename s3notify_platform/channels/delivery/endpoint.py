@@ -236,7 +236,7 @@ def verify_signature(
     if abs(now_seconds - seconds) > tolerance_seconds:
         return False
     digests = [_digest(secret, body, event_ids, seconds) for secret in secrets]
-    # Every pair is compared, so the time of the comparison reveals nothing.
+    # Every secret is compared with every signature, so the time of the comparison reveals nothing.
     equal = [hmac.compare_digest(known.encode(), one.encode()) for known in digests for one in given]
     return any(equal)
 

@@ -60,7 +60,9 @@ class HttpPush(PooledPush):
         self._open: set[_Connection] = set()
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. The batch is sent a second time only if a kept connection was closed."""
+        """See `PooledPush.post`. The batch is sent a second time only if the first connection was kept from an earlier
+        batch, and was closed.
+        """
         messages = FORMATS[self.endpoint.format]
         content_type, body = messages.batch(batch, self.endpoint.opaque_data)
         ids = ",".join(entry.id for entry in batch)
@@ -269,7 +271,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
-    """The answer that an HTTP status means. Pure."""
+    """The `Answer` for an HTTP status. Pure."""
     if 200 <= status < 300:
         return Delivered()
     shown = "".join(c if c.isprintable() else " " for c in text[:ERROR_CHARS].decode("utf-8", "replace"))

@@ -8,7 +8,7 @@ Logins are in environment variables of the worker, each with the only host that 
     S3NOTIFY_SEND_HOOKS='hooks.example.com certificate /etc/ours/client.pem /etc/ours/client.key'
 
 A topic names the variable in `login_env`. The operator, not the topic, names the host. A login is sent only to the host
-that its variable names. So the creator of a topic cannot send another user's login to any other host. With a
+that its variable names. So the creator of a topic cannot make the worker send a login to any other host. With a
 certificate the worker proves its identity by TLS (mTLS); the operator, not the topic, names the PEM files.
 """
 

@@ -40,8 +40,8 @@ class Rejected:
 class Down:
     """The endpoint accepts nothing now: send nothing until the next probe.
 
-    `reached`: True if the endpoint may have processed the events: then the attempt counts. False if the endpoint
-    certainly did not process the events.
+    `reached`: True if the endpoint may have processed the events; then their entries lose an attempt. False if the
+    endpoint certainly did not process the events.
     """
 
     error: str

@@ -11,7 +11,9 @@ class Scheme:
     """The client of a scheme, and its defaults."""
 
     push: str
-    """Import path of the client, a `Push`: `module:class`; its library may be an extra."""
+    """Import path of the client's class, as `module:class`. The class is a `Push`, and may need the library of an
+    extra.
+    """
     port: int
     encrypted: bool
 

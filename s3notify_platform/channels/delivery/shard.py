@@ -4,8 +4,8 @@ Theory of operation. Entries that were never tried are sent in batches; entries 
 A refused batch is split in halves again and again, until the event at fault is alone. The other events are delivered in
 the same turn, for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent
 again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand return to the queue.
-Entries that the endpoint certainly did not process lose no attempt. From then on, only the entries of one probe at a
-time are taken.
+Entries that the endpoint certainly did not process lose no attempt. While the circuit is open, only one entry at a time
+is taken, as a probe.
 """
 
 from collections.abc import Callable, Iterator, Sequence

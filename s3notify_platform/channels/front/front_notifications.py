@@ -1,9 +1,9 @@
 """The notification configurations of one bucket, kept as rules of topics: put, get and delete.
 
-Guarantees. Everything is checked before anything is written. After a put or a delete is answered, each later change is
-announced and delivered by the new configurations. Entries that are in the queue already are delivered as before. Topics
-change one by one. So two concurrent puts may leave a mixture, and after an error a put may be partly done. In both
-cases put the configurations again.
+Guarantees. Everything is checked before anything is written. When a put or a delete is answered, the new configurations
+apply to each later change. Entries that are in the queue already are delivered as before. Topics change one by one. So
+two concurrent puts may leave a mixture, and after an error a put may be partly done. In both cases put the
+configurations again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,8 +32,8 @@ class BucketNotifications:
     """
 
     def __init__(self, queue: NotificationQueue, bucket: str, on_put: OnPut) -> None:
-        """`on_put`: how a put treats the configurations that the put does not name. With `replace`, such configurations
-        are removed, as on S3. With `merge`, such configurations stay, as in Ceph.
+        """`on_put`: with `replace`, a put removes the configurations that it does not name, as on S3. With `merge`, a
+        put keeps these configurations, as in Ceph.
         """
         self._topics = queue.topics
         self._bucket = bucket
@@ -58,7 +58,8 @@ class BucketNotifications:
 
     def put(self, wanted: Iterable[Configuration]) -> None:
         """Replaces or merges the configurations of the bucket; an empty `wanted` removes all configurations. Requests:
-        1 scan, and 3 for each topic that changes. The call takes `outdated_seconds`.
+        1 scan, and 3 for each topic that changes. If a topic changes, the call also waits for
+        `Topics.outdated_seconds`.
         """
         by_topic: dict[str, list[Rule]] = {}
         for each in wanted:
@@ -103,7 +104,9 @@ class BucketNotifications:
             except NotFoundError:
                 if added.get(name):
                     raise FrontError(
-                        409, "OperationAborted", f"topic {name!r} was deleted meanwhile: put it again"
+                        409,
+                        "OperationAborted",
+                        f"topic {name!r} was deleted meanwhile: put the configurations again",
                     ) from None
 
         with ThreadPoolExecutor(TOPICS_AT_ONCE, thread_name_prefix="configure") as pool:

@@ -4,7 +4,7 @@
 |---|---|
 | `POST /`, an action of SNS: `sns_topics` | 200, or SNS's XML error |
 | `PUT /BUCKET?notification` | 200 when the new configuration applies to all later changes; or S3's XML error |
-| `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200 with all configurations, or this one; 404 NoSuchKey |
+| `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200: all configurations, or the one with ID; 404 NoSuchKey |
 | `DELETE /BUCKET?notification`, `?notification=ID` | 204, also if there is no configuration |
 | another bucket | 404 NoSuchBucket |
 | any other request | 501 NotImplemented: the front is not a store |
@@ -103,7 +103,9 @@ class FrontSettings(ListeningSettings):
     ] = ""
     on_put: Annotated[
         Literal["replace", "merge"],
-        About("Action on configurations that a put does not name: S3 replaces them, Ceph keeps them (merge)"),
+        About(
+            "Configurations that a put does not name: replace removes them, as on S3; merge keeps them, as in Ceph"
+        ),
     ] = "replace"
     port: Annotated[int, About("Port to listen on; 0: any free port", minimum=0, maximum=65_535)] = 8087
     max_body_bytes: Annotated[int, About("Largest body", unit="bytes", minimum=1024, maximum=2**20)] = 2**18

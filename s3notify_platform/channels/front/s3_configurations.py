@@ -54,7 +54,7 @@ def configurations_in(
 
 
 def document_of(configurations: Iterable[Configuration], arn: Callable[[str], str]) -> list[Node]:
-    """The content of a NotificationConfiguration. `arn`: returns the ARN of a topic's name."""
+    """The content of a NotificationConfiguration. `arn`: returns the ARN of the topic with this name."""
     return [("TopicConfiguration", _elements(each, arn(each.topic))) for each in configurations]
 
 
@@ -129,7 +129,7 @@ def _elements(configuration: Configuration, arn: str) -> Sequence[Node]:
 def _parsed(body: bytes) -> ET.Element:
     try:
         text = body.decode("utf-8")
-        if "<!DOCTYPE" in text or "<!ENTITY" in text:  # so no entity is ever expanded
+        if "<!DOCTYPE" in text or "<!ENTITY" in text:  # both are refused, so no entity is ever expanded
             raise _malformed("a document type is not accepted")
         root = ET.fromstring(text)  # noqa: S314 - without a document type there is no entity to expand
     except (ET.ParseError, ValueError):

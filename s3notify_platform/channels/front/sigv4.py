@@ -4,7 +4,7 @@ A request is accepted if
     - its key is known, and its signature over method, path, query, signed headers and body was made with the key's
       secret;
     - `host`, and each `x-amz-…` header of the request, is signed;
-    - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
+    - the request was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
     - the body is signed by its hash. Only one kind of request may omit the hash: a presigned request of S3 that has no
       body.
 

@@ -18,7 +18,7 @@
 
 Other attributes are refused. With persistent=false, the process that announces a change sends it to the endpoint: our
 publisher after its write and before its call returns, an inlet before it answers the store. Ceph sends before it
-answers the write. In both cases a failure does not fail the write, and loses the notification.
+answers the write. Here, as in Ceph, a failed request loses the notification, but does not fail the write.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ _IN_QUERY: Final = {
     "amqp": {"amqp-exchange": "exchange", "amqp-ack-level": "ack"},
     "kafka": {"kafka-brokers": "brokers", "kafka-ack-level": "ack"},
 }
-"""Attributes that become query parameters of the endpoint's url, by its scheme."""
+"""Attributes that become query parameters of the endpoint's url, by the url's scheme."""
 
 NAMES: Final = (*_TEXTS, *_BOOLEANS, *_ACKS, *_NUMBERS)
 
@@ -123,7 +123,7 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
         for theirs, ours in _in_query(parts.scheme).items()
         if given.get(theirs)
     ]
-    if query or flags.get("use-ssl"):  # otherwise, the url stays unchanged, because URL parsers differ
+    if query or flags.get("use-ssl"):  # a url that needs no change is not rebuilt, because URL parsers differ
         url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
     return Endpoint(
         url=url,

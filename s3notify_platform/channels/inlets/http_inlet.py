@@ -9,7 +9,8 @@ neither 200 nor 400, or is missing, the sender must send the post again; duplica
 | 400 | not an S3 event message: do not send it again. The post is kept as poison with its reason |
 | 401 | the secret is missing or wrong; the body is not read |
 | 404, 405 | not a POST to `/` |
-| 408, 413, 431 | too slow, too large |
+| 408 | the post is too slow |
+| 413, 431 | the post's body or head is too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
 Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 3 s
@@ -36,8 +37,8 @@ Setup of the sender. Ceph needs a topic with `push-endpoint` and `persistent=tru
 this topic. Ceph accepts an endpoint with a password only in a request over TLS. Ceph repeats posts until they are
 answered 2xx, even malformed posts: see `s3notify inlet poison`. RGW 16 may send the first post of a new topic up to 30
 s late. After an endpoint failed for some seconds, the gateway may send nothing to this endpoint until the gateway is
-restarted. The sweep finds such changes. MinIO: set `notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`;
-then type `mc event add … --event put,delete,ilm`.
+restarted. The sweep finds the changes that were not sent. MinIO: set `notify_webhook` with `endpoint`, `auth_token` and
+a `queue_dir`; then type `mc event add … --event put,delete,ilm`.
 """
 
 import asyncio
@@ -77,8 +78,8 @@ BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
 POST_SECONDS: Final = 60.0
-"""A post whose changes are not durable after this time is answered 503. A post that still waits is dropped; the changes
-of a post in progress may become durable later.
+"""A post whose changes are not durable after this time is answered 503. If no worker has begun the post, it is dropped;
+otherwise, its changes may become durable later.
 """
 
 JOIN_SECONDS: Final = 1.0

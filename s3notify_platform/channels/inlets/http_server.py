@@ -16,7 +16,7 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 A request is admitted by its head alone: the body of a refused request is not read. So `strangers` limits the
 connections that a client without a secret has for each of its addresses, and `stranger_seconds` limits the time of each
 connection. In some applications the body, too, is needed to prove the sender (a signature). Such an application returns
-`UNPROVEN`. Then the body is read within these bounds, and the application's answer admits the request.
+`UNPROVEN`. Then the body, too, must arrive within `stranger_seconds`, and the application's answer admits the request.
 
 A trusted proxy's connection counts for the client whose request came last over the connection (`proxies`). Before its
 first request, such a connection counts for no client, because HTTP proxies send only whole heads. If a client has
@@ -69,7 +69,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path, query as it was sent, and headers by lower-case name. If a header is repeated, the last one counts.
+    """Method, path, query as it was sent, and headers by lower-case name. If a header is repeated, only the last one is
+    kept.
 
     Repeated headers of proxies are joined by commas.
     """
@@ -258,7 +259,7 @@ class HttpServer:
         return True
 
     def _forget(self, stranger: _Stranger) -> None:
-        """Ends the count of the stranger's connection for the stranger's address."""
+        """Stops counting the stranger's connection for the stranger's address."""
         if (address := stranger.address) is None:
             return
         stranger.address = None

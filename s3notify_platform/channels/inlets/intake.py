@@ -6,13 +6,13 @@ topics that are not persistent (`direct_delivery`), or counts as unsent. So the 
 the outcome full or unavailable must be reported again. Repeated or reordered reports do no damage: an entry only names
 the object to read.
 
-Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
-the same event among its last `MEMORY` steps, the event is dropped. A step is the entry in one topic, the signal in one
+Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If all steps of an event are
+among the last `MEMORY` steps of this process, the event is dropped. A step is the entry in one topic, the signal in one
 keyspace, or the direct delivery. Each step is remembered on its own, so a full topic causes no second entry in other
 topics. An event without a sequencer never counts as a duplicate. Otherwise the last change would be missed if an object
 changes from A to B and back to A. An event with an older sequencer is not dropped either. Sequencers come from the
-clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes in little-endian order. So the
-event with the smaller sequencer may be the later change.
+clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes of a sequencer in little-endian
+order. So the event with the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
@@ -157,7 +157,7 @@ class Intake:
     Thread-safe.
 
     `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise, if a topic takes all keys
-    of the queue's own bucket, each of its entries would cause another entry, without end.
+    of the queue's own bucket, each entry of the topic would cause another entry, without end.
     """
 
     def __init__(
@@ -319,7 +319,9 @@ class Intake:
                 self._memory.note(step, report, began)
 
     def _send(self, reports: Sequence[_Report]) -> None:
-        """Sends each event once to topics that are not persistent, also if it is reported again for other topics."""
+        """Sends each event once to topics that are not persistent, even if the event is reported again because of other
+        topics.
+        """
         todo = []
         for report in reports:
             if self._memory.when(_DIRECT, report):

@@ -22,7 +22,7 @@ _PROGRESS_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningSettings(ServiceSettings):
-    """The address that a service listens on, and its bounds."""
+    """The address that a service listens on, and the server's bounds."""
 
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("Port to listen on; 0: any free port", minimum=0, maximum=65_535)] = 8086

@@ -1,8 +1,8 @@
 """The address that a request counts for: the peer's address, or, behind trusted proxies, the proxy's client.
 
 A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
-this address was sent by the client. So only text from trusted proxies counts: the right-most address that does not
-belong to a trusted proxy. A request counts for the proxy itself in three cases:
+this address was sent by the client. So only text from trusted proxies is used: a request counts for the right-most
+address that does not belong to a trusted proxy. A request counts for the proxy itself in three cases:
     - The request has neither header.
     - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
     - The request has both headers, and they disagree: one of the headers may be the client's own.
@@ -27,7 +27,7 @@ FORWARDED: Final = ("x-forwarded-for", "forwarded")
 """The headers of proxies. Repeated headers of one name are one list."""
 
 IPV6_BITS: Final = 64
-"""Bits of an IPv6 address that count: one customer has all addresses of a /64 network."""
+"""Number of leading bits of an IPv6 address that are compared: one customer has all addresses of a /64 network."""
 
 _PAIR: Final = re.compile(r"""[ \t]*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))[ \t]*([;,]?)""")
 _WITH_PORT: Final = re.compile(r"\[([^\]]*)\](?::\w+)?|([^:]*):\w+")

@@ -55,14 +55,15 @@ class LateAnnouncements:
             self.reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
-        """All topics as of these changes; None if the topics could not be read: then the signal is not marked.
+        """All topics as of the time of these changes. If the topics could not be read: None, and the signal is not
+        marked.
 
         If all changes are reserved and happened in time, the topics that this process knows suffice, and no request is
         made. Otherwise, the topics are read, for example because a change in doubt may still happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
-        # Errors other than outages need an operator; the caller must still get the outcomes of the writes.
+        # Errors that need an operator are suppressed, too: the caller must get the outcomes of the writes.
         with suppress(S3NotifyError):
             return answered(
                 lambda: self._queue.see_topics() if moment is None else self._queue.topics_as_of(moment),

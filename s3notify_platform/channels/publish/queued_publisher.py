@@ -41,7 +41,7 @@ write began, or if all topics that the writer knew were deleted meanwhile.
 | room | t × 1 `add` (if the queue is on a bucket: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
 | a new topic | as many as `NotificationQueue.push_many` |
-| refused, or a conflict | 1 `add` for each shard |
+| a refused change, or a conflict | 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
 | an upload of p parts | p + 1 more, and t every 13 s |
 """
@@ -155,15 +155,15 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Deletes one object. Requests: as many as `put`. No writer's id is needed: absence proves the deletion."""
+        """Deletes one object. Requests: as many as `put`. Requires no writer's id: absence proves the deletion."""
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
         """Applies all changes; returns an outcome for each. If a topic is nearly full, the first changes get room.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
-        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). A write of a
-        large batch that would begin later is `Refused`, with 0 s to wait. Bodies are held in memory.
+        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). In a large batch,
+        each write that would begin later is `Refused`, with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -338,7 +338,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         todo = [work for work in works if work.outcome is None]
 
         def write(work: PendingChange) -> None:
-            # The age is checked for each write: a long batch may outlive its reservations.
+            # The age of the reservations is checked before each write: a long batch may outlive its reservations.
             if not self._queue.fresh_since(work.began):
                 work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
                 return

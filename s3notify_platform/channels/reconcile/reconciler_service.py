@@ -79,7 +79,7 @@ class ReconcilerReport:
     recounted: int = 0
     waiting: int = 0
     signalled: int = 0
-    """Keys whose slots were signalled."""
+    """Number of keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
     """The requests that failed, as texts that name no key. The next pass repeats these requests."""
 
@@ -90,7 +90,9 @@ class WaitingEntry:
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
-    """The digest of the slot's signal before the entry was committed, if the signal was read before."""
+    """For each keyspace, the digest of the entry's signal before the entry was committed, if the signal had been read
+    by then.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -243,8 +245,8 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _abort_upload(self, event: Event) -> None:
-        """Aborts the upload of a killed writer. If the upload's id is unknown, aborts the empty uploads of the key that
-        no reservation names.
+        """Aborts the upload of a killed writer. If the upload's id is unknown, aborts the key's empty uploads that no
+        reservation names.
 
         Requests: 1. If the id is unknown: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each shard
         that takes the key.

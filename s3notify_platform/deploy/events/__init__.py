@@ -1,7 +1,7 @@
 """The setup by which a bucket announces its changes: an SQS queue, its policy, the bucket's notification.
 
     - SQS: bucket → queue.
-    - SNS: bucket → topic → queue. If the bucket already announces these keys to a topic, that topic is used.
+    - SNS: bucket → topic → queue. If the bucket already announces the source's keys to a topic, that topic is used.
     - EventBridge: bucket → the account's default bus → rule → queue. EventBridge works beside any other notification.
     - Ceph RGW: bucket → topic → our HTTP inlet.
     - MinIO: bucket → webhook → our HTTP inlet. An administrator of MinIO types the commands.
@@ -14,6 +14,6 @@ collide. Each queue, topic and rule that is made also has this name as a tag. On
 again. In documents with several writers (the bucket's notifications, policies of queues and topics), one item is ours,
 and all other items stay unchanged.
 
-Least privilege. The queue allows only `sqs:SendMessage`, from one service, for one source: this bucket
+Least privilege. The queue allows only `sqs:SendMessage`, from one service, for one sender: this bucket
 (`aws:SourceArn`, `aws:SourceAccount`), this topic, or this rule.
 """

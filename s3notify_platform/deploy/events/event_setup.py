@@ -44,8 +44,8 @@ class EventSetup:
     def way_in_place(self) -> tuple[Way, str] | None:
         """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
-        The queue's policy is written before every part that sends to the queue, and removed after that part. Cost: 3
-        requests.
+        The queue's policy shows the way, because the policy is written before every part that sends to the queue, and
+        removed after that part. Cost: 3 requests.
         """
         policy = self.queue.policy()
         for one in (policy or {}).get("Statement", ()):

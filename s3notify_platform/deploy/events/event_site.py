@@ -20,7 +20,7 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""The way of the events, by the service that the queue's policy allows to send."""
+"""For each service that the queue's policy may allow to send: the way of the events."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
@@ -122,7 +122,7 @@ class EventSite:
 def service_of(
     service: str, bucket: S3Config, url: str | None, *, clock: Clock = SYSTEM_CLOCK
 ) -> ServiceRequests:
-    """A client of a service in this bucket's region, with its credentials. No request."""
+    """A client of a service in this bucket's region, with the bucket's credentials. No request."""
     config = ServiceConfig(name=service, region=bucket.region, endpoint_url=url, **bucket.credentials)
     return ServiceRequests(config, clock=clock)
 

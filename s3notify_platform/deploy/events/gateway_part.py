@@ -1,4 +1,4 @@
-"""The parts on Ceph RGW: a topic that posts to our HTTP inlet, and the bucket's notification to it.
+"""The parts on Ceph RGW: a topic that posts to our HTTP inlet, and the bucket's notification to this topic.
 
 RGW accepts an endpoint with a secret only in a request over TLS, and shows the endpoint only in an answer over TLS.
 """
@@ -84,7 +84,7 @@ class GatewayTopic:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GatewayNotification:
-    """The bucket's notification to the topic. The gateway keeps other notifications by their own ids."""
+    """The bucket's notification to the topic. Notifications with other ids stay unchanged."""
 
     topic: GatewayTopic
     bucket: BucketEvents

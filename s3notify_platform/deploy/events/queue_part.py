@@ -96,8 +96,8 @@ class Queue:
 
 
 def sending(queue: Queue, service: str, source_arn: str, account: str = "") -> StatementPart:
-    """The statement of the queue's policy that allows only `service` to send, on behalf of `source_arn`. With
-    `account`, the source must belong to this account.
+    """The statement of the queue's policy that allows only `service` to send, on behalf of the sender `source_arn`.
+    With `account`, the sender must belong to this account.
     """
     site = queue.site
     return StatementPart(

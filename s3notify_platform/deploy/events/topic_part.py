@@ -47,7 +47,7 @@ class Topic:
             self.sns.ask("create_topic", Name=self.site.name, Tags=[{"Key": TAG, "Value": self.site.name}])
 
     def remains(self) -> str:
-        """See `Part`. `UsageError` if the topic has other subscribers, which would lose the events with the topic.
+        """See `Part`. `UsageError` if the topic has other subscribers: without the topic, these would get no events.
         Cost: 2 or 3 requests.
         """
         if not self._is_ours():

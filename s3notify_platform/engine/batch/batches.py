@@ -23,10 +23,10 @@ class BatchPayload:
     """The payload of a batch's ack chain, for the batch's runs: the batch's slots, the signals seen, and the way to
     find the changes.
 
-    `rescans`: the slots of the rescan backlog that this batch compares with a listing, as in `Rescans`. `last_attempt`:
-    slots that are parked if they fail again. Unreadable objects of these slots go to quarantine in this batch. `topic`:
-    the topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms` (by the sensor's
-    clock) are only displayed.
+    `rescans`: the slots of the rescan backlog that this batch compares with a listing, in the form of `Rescans.slots`.
+    `last_attempt`: slots that are parked if they fail again. Unreadable objects of these slots go to quarantine in this
+    batch. `topic`: the topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms`
+    (by the sensor's clock) are only displayed.
     """
 
     slots: tuple[int, ...] = ()

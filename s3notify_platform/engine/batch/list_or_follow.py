@@ -3,7 +3,7 @@
 Both the sensor and `s3notify ingest` decide here. Each change has an entry, except changes that are older than the
 topic, and changes by a writer that does not queue. So the decision is the first of these cases that applies:
 
-    everything   everything was last compared before this topic was made: compare all slots with a listing
+    everything   this topic was made after the last comparison of all slots: compare all slots with a listing
     rescan       there is no topic, or slots wait in the backlog, or a writer that does not queue was seen lately, or
                  such a writer has signalled a changed slot: compare the changed slots and the slots in the backlog with
                  a listing, once a listing is due
@@ -88,8 +88,8 @@ def decide(
 def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
     """Returns the topic's epoch, which changes when the topic is made again; "" without a topic.
 
-    Cost: 1 request, and the requests of `Topics.serve`. Raises `UsageError` if the slot count of `user` or the setting
-    `signals` differs from the topic's, or if the topic serves other tables.
+    Cost: 1 request, and the requests of `Topics.serve`. Raises `UsageError` if the topic has another slot count than
+    `user`, or another setting `signals`, or if the topic serves other tables.
     """
     found = queue.topics.find(topic)
     if found is None:

@@ -1,13 +1,13 @@
-"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. No Dagster.
+"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. Needs no Dagster.
 
 Theory of operation. A batch is opened in the record store before its run is requested. A batch is an ack chain: the
 chain's children are the batch's slots, and the chain's payload has the signals seen. Dagster stores the cursor after
-the tick. A tick that dies before the cursor is stored is repeated with the same batch id. The repeated tick finds its
-own chain and requests the same run under the same run key, so that Dagster launches the run once.
+the tick. If a tick dies before the cursor is stored, the tick is repeated with the same batch id. The repeated tick
+finds this batch's chain, and requests the same run under the same run key, so that Dagster launches the run once.
 
     changed ──► in flight ──► settled                    chain acked: all its slots are committed
                    │
-                   └──► failing ──backoff──► in flight   run over or silent before its chain was acked
+                   └──► failing ──backoff──► in flight   run ended or silent before its chain was acked
                            │
                            └──► parked                   after `max_attempts`, for `parked_seconds` or until a change
 
@@ -88,9 +88,9 @@ class BatchPlanner:
     (`open_table.claim`).
 
     Cost of a tick: 1 HEAD, and 1 LIST if the root has changed. Cost of each open batch: 1 LIST of its chain, 1 GET for
-    each of its runs, and 1 GET when it has ended. Cost of the end of a batch that listed the bucket, or did not commit
-    all slots: 2 GETs (topic, backlog). Cost of opening a batch: 1 GET (backlog), 1 PUT, and the requests of `table` and
-    `claim`. Every `TOPIC_SECONDS`, a tick also reads the topic, by 1 GET.
+    each of its runs, and 1 GET when the batch has ended. Cost of the end of a batch that listed the bucket, or did not
+    commit all slots: 2 GETs (topic, backlog). Cost of opening a batch: 1 GET (backlog), 1 PUT, and the requests of
+    `table` and `claim`. Every `TOPIC_SECONDS`, a tick also reads the topic, by 1 GET.
     """
 
     source: str
@@ -315,7 +315,7 @@ class BatchPlanner:
                     still_open.append(watched)
                     continue
                 failures = [run.failure for run in runs if run.failure]
-                reason = failures[0] if failures else "its run ended before it was committed"
+                reason = failures[0] if failures else "the batch's run ended before all slots were committed"
                 # If the chain was acked in the meantime, `fail` leaves it acked.
                 chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
@@ -335,7 +335,7 @@ class BatchPlanner:
         if unsure:
             state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
             if self.topic_epoch(None) != state.enumerated:
-                # The entries of the earlier topic are lost.
+                # The entries of the earlier topic are lost, so all slots must be compared.
                 notes += [self._topic_gone()] if state.enumerated else []
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
@@ -374,7 +374,7 @@ class BatchPlanner:
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # A batch of all slots counts as no attempt for any single slot, because such a batch cannot quarantine
+                # A batch of all slots does not count as an attempt of a slot, because such a batch cannot quarantine
                 # objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING

@@ -1,12 +1,13 @@
-"""Keeps the sensor's cursor short enough for Dagster's UI: records of the source store the signals seen, and the
-failing slots if there is much to say about them.
+"""Keeps the sensor's cursor short enough for Dagster's UI: the signals seen are in a record of the source, and so are
+the failing slots if there is much to say about them.
 
 A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
-have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written;
-its name is its hash. Failing slots are in a second record if they need more than `FAILING_MAX` characters. A new record
-is written before Dagster stores the new cursor, and the previous record is removed later. So a repeated tick always
-finds the records of its cursor. If the record of the signals is lost, all slots that were ever signalled are looked at.
-If the record of the failing slots is lost, the next batch compares everything. In both cases, no change is missed.
+have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written,
+with the record's hash as its name. Failing slots are in a second record if they need more than `FAILING_MAX`
+characters. A new record is written before Dagster stores the new cursor, and the previous record is removed later. So a
+repeated tick always finds the records of its cursor. If the record of the signals is lost, all slots that were ever
+signalled are looked at. If the record of the failing slots is lost, the next batch compares everything. In both cases,
+no change is missed.
 """
 
 import json

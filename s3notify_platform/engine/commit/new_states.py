@@ -3,7 +3,7 @@
 A read may end early because of an error, or because a big object takes several rounds. The rows that were read so far
 are committed, and the next read continues behind them. An object whose read fails is left out, and its slot is
 requested again. On the slot's last attempt, the object goes to quarantine, and the rows of the object's earlier version
-are removed. An outage never counts against an object.
+are removed. An outage never counts as a failure of an object.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,9 +32,9 @@ class RoundFacts:
     """The facts that hold for all slots of a round.
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
-    `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: the number of each slot's
-    objects in quarantine. `evolving`: true while the schema can still be widened. A slot with fields that the schema
-    lacks then waits for the wider schema.
+    `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: for each slot, the number
+    of its objects in quarantine. `evolving`: true while the schema can still be widened. A slot with fields that the
+    schema lacks then waits for the wider schema.
     """
 
     label: int
@@ -145,7 +145,7 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":
-            pass  # a later entry or listing will show if the object expired
+            pass  # a later entry or listing will show whether the object expired
         case "withdraw":
             gone |= deleted
     return gone | {key for key in deleted if not known[key].rows}, expired

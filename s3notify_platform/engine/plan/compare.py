@@ -336,7 +336,7 @@ class Comparison:
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            # Without this filter, skipped keys would count as gone.
+            # Without this filter, skipped keys would count as missing from the bucket.
             {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,

@@ -22,7 +22,7 @@ _SCHEMA: Final = pa.schema(
     [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]
 )
 _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
-"""Matches the keys that `unaddressable` must check, in addition to all keys longer than `MAX_KEY_BYTES`."""
+"""Matches keys that `unaddressable` must check. Keys longer than `MAX_KEY_BYTES` must be checked, too."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,8 +54,8 @@ def compared(
     """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
     `also`: keys that count as changed in any case. All keys of the slots in `whole` count as changed, too. `on_delete`:
-    the source's setting. If this setting keeps the rows of a missing object, the object does not count as withdrawn.
-    The source must still choose the object's key (`chosen`).
+    the source's setting. If this setting keeps the rows of a missing object, and the source still chooses the object's
+    key (`chosen`), the object does not count as withdrawn.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()

@@ -45,7 +45,7 @@ A Spark job takes as long as several LISTs.
 
 CHAIN_OBJECTS: Final = 5_000
 """Minimum number of objects in a chain. A chain of this size takes 5 LISTs, and its cut takes 3 LISTs. A smaller bucket
-is one chain.
+is listed in one chain.
 """
 
 
@@ -81,7 +81,7 @@ def begin_listing(
     `user`: see `NotificationQueue.entries`.
     """
     bucket = CountingStore(open_store(source.input.bucket))
-    # A slot without entries has a row, too. Without such a row, a slot whose objects are all gone would not be
+    # A slot without entries has a row, too. Without such a row, a slot whose objects were all deleted would not be
     # compared.
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in sorted(wanted)}
     with suppress(NotFoundError):  # the source has no topic yet

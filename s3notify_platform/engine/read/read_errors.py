@@ -1,6 +1,6 @@
 """Decides if a failed read is the fault of the object or of the store. An outage of the store quarantines no object.
 
-The object is at fault if the store refuses only this key, with a 4xx. Such an object belongs to another account, is
+An object is at fault if the store refuses only its key, with a 4xx. Such an object belongs to another account, is
 encrypted with its writer's own key, or has a name that the store does not accept. A failure is an outage if the store
 does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
 """

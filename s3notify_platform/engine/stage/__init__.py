@@ -1,1 +1,1 @@
-"""Tasks write packs of the rows that they have read, and the driver collects the packs that count."""
+"""Tasks write packs of the rows that they have read, and the driver collects the packs that can be committed."""

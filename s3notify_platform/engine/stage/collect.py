@@ -1,4 +1,4 @@
-"""Collects what the tasks of a job have staged: the outcome of each object, and the packs that count. Pure."""
+"""Collects what the tasks of a job have staged: each object's outcome, and the packs that can be committed. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,7 +118,7 @@ def _foreign(
                 f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot unchanged"
             )
         error = (
-            f"rows of an object version that this batch did not read in slot {row.slot}: a transform must keep "
+            f"rows of slot {row.slot} are of an object version that this batch did not read: a transform must keep "
             "_slot, _key, _etag and _offset unchanged"
         )
         failed |= {slot: FailedSlot(slot=slot, error=error) for slot in concerned}

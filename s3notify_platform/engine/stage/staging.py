@@ -134,7 +134,7 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 def _said(found: list[Staged], output: pa.Schema) -> Batches:
     """Encodes rows of `STAGED` in column `STAGED_COLUMN` of a transform's input.
 
-    Each row has only a slice of the batch, because the size of a column's value is limited.
+    Each row of the input has only some rows of `STAGED`, because the size of a column's value is limited.
     """
     for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
         sink = pa.BufferOutputStream()

@@ -7,7 +7,7 @@ one reject. The split at the file's beginning reports this reject. `_offset` is 
 
 Memory: the encoded bytes of one row group, and `DECODED_BATCH_BYTES` of decoded rows. Sizes are checked twice: by the
 footer before anything is decoded, and during decoding. An object whose rows exceed `most_decoded` bytes is usually one
-reject as a whole. If some rows were returned before the check, the reject begins at the first row that is left out.
+reject as a whole. If some rows were already returned, the reject begins at the first row that is left out.
 """
 
 from collections.abc import Generator, Iterator, Sequence

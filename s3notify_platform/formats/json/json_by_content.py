@@ -1,8 +1,8 @@
 """JSON whose content decides its kind: a list of records over any number of lines, or JSON lines.
 
-This format reads objects with the suffix `.json` if no setting decides: one source may have documents and lines. An
-object is a document if it begins with a list of objects, or with a line that is only `{`. Every other object is read as
-JSON lines. Only the first `BEGINNING_BYTES` of the decoded object decide.
+If the setting `format` is `auto`, this format reads objects with the suffix `.json`, because one source may have both
+kinds. An object is a document if it begins with a list of objects, or with a line that is only `{`. Every other object
+is read as JSON lines. Only the first `BEGINNING_BYTES` of the decoded object decide.
 
 A list cannot be read from its middle. But a large object may have been split as JSON lines, before its content was
 known. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other

@@ -187,7 +187,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # asked now: `location` may still have an id from before a reload
+        server_id=location.client.get_server_id(),  # the present id: `location` may have an older one
     )
 
 

@@ -153,8 +153,8 @@ class Supervisor:
                 self._end()
 
     def _report_left(self) -> None:
-        """Reports the runs of a supervisor that died, because the supervisor's workers have ended too. Removes the
-        claims of ended runs.
+        """Reports the runs of a supervisor that died: that supervisor's workers have ended, too. Removes the claims of
+        ended runs.
         """
         for run_id, claimant in [*self.home.claimed()]:
             if claimant == "warm":

@@ -82,7 +82,7 @@ def main() -> None:
             flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must leave is killed
             spark = fresh_session(
                 spark
-            )  # before another run arrives: it would fail with the old Java session
+            )  # before another run arrives, which would fail with the old Java session
             if _resident_bytes() > COLLECT_BYTES:
                 gc.collect()
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))

@@ -15,14 +15,14 @@ Steps
     1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead of names.
     2. When a worker finishes children, it creates a stamp: a record that names these children. Then the worker scans
        the chain's keys. Each child is XORed once when it begins and once when it ends, however many stamps name it. So
-       two runs that finish the same slot do not cancel each other out. Two raw stamps with one operation id also count
-       once.
+       two workers that finish the same child do not cancel each other out. Two raw stamps with one operation id also
+       count once.
     3. A stamp of all children brings the XOR to zero by itself, so `finish` creates the record `closed` directly.
        Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if it created this record. A
        failed chain is also closed by a record `closed`. The first `closed` of a chain decides; later stamps change
        nothing.
     4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
-       between. A scan may show any subset of the stamps: the XOR is zero only if no child is missing.
+       between. A scan may show only some of the stamps. Even then, the XOR is zero only if no child is missing.
     5. A stamper that finds no head removes its stamp and raises `TagNotFound`.
 
 Storage
@@ -35,7 +35,7 @@ Storage
 
 Invariants
     - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation of
-      a record is in doubt, the scan shows whether the record exists. A record that does not exist is created again. A
+      a record is in doubt, the scan shows whether the record exists. If it does not, its creation is tried again. A
       record that arrives late is harmless: the children that it names have ended in any case.
     - Each child counts once, however many callers and calls name it. Each operation id of a raw stamp also counts once.
     - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
@@ -58,10 +58,10 @@ chain was closed costs 1 more. A call with a tag instead of a `Chain` also costs
 each record, or 2 for each record on a bucket. A `create` with `reuse` over an ended chain costs up to 7, and the
 removal of the ended chain.
 
-The protocol differs from xor-ack-dynamodb in these points: a repeated stamp changes nothing. A finished chain differs
-from an unknown chain. A chain has a deadline, a reason, and the names of missing children. Stamps have at least 8
-random bytes. Stampers never conflict with each other. The package `shared` works on the chains of xor-ack-dynamodb, in
-xor-ack-dynamodb's table.
+The protocol differs from xor-ack-dynamodb in these points: a repeated stamp changes nothing. A finished chain can be
+distinguished from an unknown chain. A chain has a deadline, a reason, and the names of missing children. Stamps have at
+least 8 random bytes. Stampers never conflict with each other. The package `shared` works on the chains of
+xor-ack-dynamodb, in xor-ack-dynamodb's table.
 
 Reading order: chains (the client), chain_records (keys and values, and how to read them together), stamps (values),
 names.

@@ -9,7 +9,7 @@ identity.
 | `{identity}.closed` | JSON | how the chain ended: acked or failed; the first such record decides |
 | `{identity}.claimed` | an operation | the operation that gets `Acked`, if no stamp saw the end first |
 | `{identity}.s.{ended}.{others}.{begun}` | | a stamp by names |
-| `{identity}.v.{digest}` | the three texts | the same, if the texts are too long for a key |
+| `{identity}.v.{digest}` | the three texts | a stamp by names, if these texts are too long for a key |
 | `{identity}.o.{operation}.{stamp}` | | a raw stamp, in hex, under the digest of its operation id |
 
 The identity is a digest of the head's version. So the key of a record shows to which chain of the tag the record
@@ -148,7 +148,7 @@ def belongs_to(key: str, identity: str) -> bool:
 
 
 def operation_of(operation_id: str) -> str:
-    """The digest of an operation id, which records contain instead of the id."""
+    """The digest of an operation id. Records contain this digest instead of the id."""
     return blake3(operation_id.encode("utf-8")).hexdigest(length=OPERATION_BYTES)
 
 

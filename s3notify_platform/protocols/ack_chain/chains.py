@@ -1,4 +1,4 @@
-"""The client of ack chains. The package's docstring states its guarantees."""
+"""The client of ack chains. The package's docstring states the guarantees."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -71,8 +71,8 @@ _NOT_YET: Final = Version("")
 def keys_recur(partition: str) -> bool:
     """True if a removed key of this partition may be created again. False for keys of ack chains.
 
-    Pass this function to `ObjectRecordStore`: the store then leaves no tombstones of chains' keys on stores like Ceph
-    RGW. Do not pass the function if tags are used again (`reuse`).
+    Pass this function to `ObjectRecordStore`. Then this record store leaves no tombstones of chains' keys in S3 stores
+    like Ceph RGW. Do not pass the function if tags are used again (`reuse`).
     """
     return partition != ACK and not partition.startswith(f"{ACK}.")
 
@@ -188,7 +188,7 @@ class AckChains:
         """Ends the children `names` of an `open_batch` chain, and begins `starts`, in one stamp. Cost: 2 requests.
 
         A child ends once, even if several workers stamp it. With the operation id, a retry of the last stamp returns
-        `Acked` again. Cost: 1 request more if another stamp began a child. `UsageError` if no stamp began the child.
+        `Acked` again. Cost: 1 request more if a stamp began one of `names`. `UsageError` if a child never began.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)
@@ -257,7 +257,7 @@ class AckChains:
     def delete(self, chain: Chain | str) -> None:
         """Deletes the chain, open or ended; `TagNotFound` if it does not exist.
 
-        Cost: 1 scan, 1 request for each record. Records that cannot be removed after the head are left to `purge`.
+        Cost: 1 scan, 1 request for each record. The head is removed first; other records may be left to `purge`.
         """
         self._delete(self._known(chain))
 

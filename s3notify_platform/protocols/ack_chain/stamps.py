@@ -46,7 +46,7 @@ class Acked:
     """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets it
     again on a retry.
 
-    `xor`: zero bytes of the stamps' length if the stamps are raw.
+    `xor`: if the stamps are raw, as many zero bytes as a stamp has.
     """
 
     xor: bytes = field(default=b"", compare=False)

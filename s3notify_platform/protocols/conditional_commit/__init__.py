@@ -44,7 +44,8 @@ Storage
 
 Invariants
     - `Written` means that the write of exactly this call took effect under its precondition.
-    - `Conflict` means that the write did not take effect, and never will. With leases, such a write was never sent.
+    - `Conflict` means that the write did not take effect, and never will. With leases, a write whose outcome is
+      `Conflict` was never sent.
     - An outcome that is not proven is reported neither as `Written` nor as `Conflict`.
     - Leases: every change raises the generation and requires the previous generation. So a paused holder whose lease
       was taken over cannot mark the lease done, and never returns `Written`.
@@ -64,10 +65,10 @@ Limits
     - Leases: the store client must not hide delays, because a lease ends meanwhile. Use a client that sends a write
       once and stops waiting within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD must
       see all earlier writes.
-    - Leases: the rates of clocks differ at most by the skew rate. Wall clocks are correct to within the TTL, which
-      only frees space in the table.
-    - Leases: all writers of a path use one table, and a table serves one bucket. If a holder is killed, the next
-      writer waits timeout × skew rate (60 s by default) on that path and precondition.
+    - Leases: the rates of clocks must not differ by more than the skew rate. Wall clocks must be correct to within the
+      TTL, which only frees space in the table.
+    - Leases: all writers of a path must use one table, and a table must serve only one bucket. If a holder is killed,
+      the next writer waits timeout × skew rate (60 s by default) on that path and precondition.
     - If the ETag is a hash of the body, an equal body restores the ETag: bodies under `put_if_match` must differ.
     - After `UnknownOutcomeError` the write may still be applied later: read the path again before you decide.
 

@@ -8,17 +8,17 @@ Steps
     5. Otherwise, the watcher LISTs the signals, and compares each slot's ETag with the ETag that it remembers.
     6. The watcher remembers the new root only after the LIST has succeeded.
 
-If nearly all writers announce their changes in a queue first, they may skip step 2 (`signals: root`): the root moves
-alone. Such a root is longer than other roots, and says that entries of the queue name all slots with new changes. In
-place of step 5, a watcher then reads the marks of the entries (`entries`). For each slot, it remembers 8 bytes of a
-hash of these marks.
+If nearly all writers announce their changes in a queue first, these writers may skip step 2 (`signals: root`). Then the
+root moves alone: no signal of a slot changes. A root that moves alone is longer than other roots, and says that entries
+of the queue name all slots with new changes. In place of step 5, a watcher then reads the marks of the entries
+(`entries`). For each slot, it remembers 8 bytes of a hash of these marks.
 
 Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
-also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since its last LIST. Each LIST comes after the
-HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold with a
-queue. The first invariant holds for entries instead of signals, provided that no entry is lost. A watcher that cannot
-read the queue's entries refuses a keyspace whose root moves alone.
+also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since the watcher's last LIST. Each LIST comes
+after the HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold
+with a queue. The first invariant holds for entries instead of signals, provided that no entry is lost. A watcher that
+cannot read the queue's entries refuses a keyspace whose root moves alone.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`
@@ -44,8 +44,8 @@ PUT of its object by 2 requests, and 1 for each part. A poll takes 1 HEAD, and 1
 
 The bytes in the bucket are the same as those of the vnotify crate; the protocol differs in these points. The root is
 remembered after the LIST, not before the LIST. The causal poll begins after the GET, not together with it, and is
-retried while the reader waits. The causal poll is also made for a missing key and for entries that the background reads
-again. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
+retried while the reader waits. The causal poll is also made for a missing key and for entries that are read again in
+the background. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
 
 Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher), cached_entries.
 """

@@ -28,7 +28,7 @@ class Entry:
 
 
 class CachedEntries:
-    """Evicts the least recently used entries above the bounds. An iteration over the keys begins with the least
+    """Evicts the least recently used entries if a bound is exceeded. An iteration over the keys begins with the least
     recently used key. Not thread-safe.
     """
 
@@ -81,7 +81,7 @@ class CachedEntries:
             self.bytes -= entry.size
 
     def shrink(self) -> None:
-        """Removes idle entries, then the least recently used entries above the bounds."""
+        """Removes idle entries, then the least recently used entries until no bound is exceeded."""
         since = self._clock.monotonic() - self._idle_seconds
         while self._entries:
             key, entry = next(iter(self._entries.items()))

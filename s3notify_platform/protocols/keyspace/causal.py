@@ -3,8 +3,8 @@
 In the background (`CausalCache.start`)
     1. A poll finds the slots that have moved. Its changes are held back: readers get the same answers as before.
     2. Stale entries that were used recently are read again, by conditional GETs.
-    3. If one of these entries has a new object version, a second poll begins after the answers. The second poll shows
-       all changes that were signalled before the new version was written.
+    3. If one of these entries has a new object version, a second poll begins after the answers to these GETs. The
+       second poll shows all changes that were signalled before the new version was written.
     4. Changes and new versions become visible together. An entry that was not read again, or whose slot has moved in
        the second poll, is stale from then on.
     If the previous poll becomes too old to serve hits, the held-back changes become visible without step 3. So a slow
@@ -52,7 +52,7 @@ WAIT_SECONDS: Final = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Held:
-    """A poll whose changes are hidden from readers. `moved`: the number of the last poll that found a slot changed."""
+    """A poll whose changes are hidden from readers. `moved`: by slot, the last such poll that found a change."""
 
     number: int
     began: float
@@ -185,7 +185,7 @@ class CausalCache:
         The call does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are
         served until they are too old. Requests are listed in the class's docstring.
         """
-        self._is_fresh()  # makes changes visible that another thread has held back for too long
+        self._is_fresh()  # also makes changes visible that another thread has held back for too long
         with self._turn:
             if self._polling:
                 return
@@ -314,7 +314,7 @@ class CausalCache:
         return found
 
     def _read(self, key: str, known: StoredObject | None) -> tuple[StoredObject | None, bool]:
-        """The object, and False if the object is the `known` version. After True, a poll is needed. Cost: 1 GET."""
+        """The object, and whether it is new: not the `known` version. A new object needs a poll. Cost: 1 GET."""
         answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
         if isinstance(answer, NotModified):
             return known, False

@@ -132,8 +132,9 @@ class Publisher(LargeObjects[WriteOutcome]):
     def publish(self, changes: Iterable[Change]) -> tuple[WriteOutcome, ...]:
         """Applies all changes, then moves the signal of every touched slot once, then the root: n + s + 1 requests.
 
-        Returns an outcome for each change; `Unknown` if the store was unavailable. `NotSignalledError`: signals failed.
-        `UsageError`: the store refused a change as wrong; the other changes are applied and signalled.
+        Returns an outcome for each change; `Unknown` if the store was unavailable. `NotSignalledError`: some signals
+        could not be written. `UsageError`: the store refused a change as wrong; the other changes are applied and
+        signalled.
         """
         batch = tuple(changes)
         results = self._write(batch)

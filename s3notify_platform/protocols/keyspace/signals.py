@@ -18,7 +18,7 @@ QUEUED = "s3notify-queued"
 
 QUEUED_BYTES = 13 + 1 + 32 + 1
 """The size of a queued signal: one byte more than the size of other signals, so that a LIST shows the difference.
-Watchers decide by the size; `explain` decides by the metadata.
+Watchers recognise a queued signal by its size; `explain` recognises it by its metadata.
 """
 
 ALONE_BYTES = QUEUED_BYTES + 1

@@ -132,8 +132,8 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes a file as an object. Requests below 8 MiB: those of `put`. Requests from 8 MiB on: the PUT of the
-        object is replaced by 2 requests, and 1 for each part.
+        """Writes a file as an object. Requests for a file below 8 MiB: those of `put`. Requests for a larger file:
+        those of `put`, but 2 requests, and 1 for each part, replace the PUT of the object.
 
         `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """

@@ -38,10 +38,10 @@ PAGES_MAX = 100
 class Poll:
     """The result of one poll.
 
-    `signals` is empty if the signals were not `listed`. `entries` is empty if the queue was not `followed`. `unqueued`:
-    the changed slots whose last signal is from an unqueued writer. `root_ms`: time at which the root moved, by the
-    store's clock, whose precision may be a second; for people. `pages`: the number of LIST requests for signals and
-    entries.
+    `signals` is empty if the poll did not LIST the signals (`listed`). `entries` is empty if the poll did not read the
+    queue (`followed`). `unqueued`: the changed slots whose last signal is from an unqueued writer. `root_ms`: time at
+    which the root moved, by the store's clock, whose precision may be a second; for people. `pages`: the number of LIST
+    requests for signals and entries.
     """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)

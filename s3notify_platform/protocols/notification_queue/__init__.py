@@ -22,8 +22,8 @@ Steps
        committed; otherwise the entry is removed. An upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard and reads the segments whose keys name the consumer's slots. (The key of a
        segment with more than 12 slots names no slots; such a segment is always read.) After its own commit, the
-       consumer removes the entries that are not claimed. If writers move no signals of slots (`signals: root`), the
-       same LIST shows which slots have new entries (`marks_of`).
+       consumer removes the entries that the commit includes, except those that an owner has claimed. If writers move no
+       signals of slots (`signals: root`), the same LIST shows which slots have new entries (`marks_of`).
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims the due entries
        of a segment and counts their attempts, by one replacement. Then the owner reads the owners' record. If the
        record still shows this owner, the owner delivers the entries (`ShardConsumer`). One replacement removes
@@ -32,9 +32,10 @@ Steps
     7. A new owner first drops the claims of former owners. The new owner delivers entries only after that.
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
     9. A client that changes a topic waits until no process relies on the topic's previous state. The client waits 6 s,
-       because one clock may run up to three times as fast as another. A deletion waits before it removes anything. A
-       recount waits before it shrinks the base. The creation of a topic waits before the topic's consumer lists the
-       objects that were written earlier. `topic_store` describes the wait for each setting.
+       because one clock may run up to three times as fast as another. A client that deletes a topic waits before it
+       removes anything. A client that recounts a shard waits before it shrinks the base (see Invariants). A client that
+       creates a topic waits before the topic's consumer may list the objects that were written earlier. `topic_store`
+       describes the wait for each setting.
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, the pause, the tables
@@ -48,8 +49,8 @@ Storage (partition / key; JSON)
 
 Invariants
     - The bound is strict if the record store has a strict `add`: the entries in a topic never exceed its capacity.
-      Every granted entry is counted in the shard's current quota generation: by its counter, or in its base if the
-      entry is older. Counters are never too low.
+      Every granted entry is counted in the shard's current quota generation: by the generation's counter, or in the
+      generation's base if the entry is older than the generation. Counters are never too low.
     - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed. Then a new
       generation begins; its base is the full count of the former generation. After the wait for writers of the former
       generation, the base shrinks to the number of entries found. A client may pause, and later change a counter of the
@@ -68,12 +69,13 @@ Invariants
     - An owner claims entries, and then reads the owners' record. The owner removes these entries only if the record
       still showed this owner. The next owner takes over after this read, finds all these claims, and drops them. The
       former owner's replacement of the segment then fails.
-    - A committed entry is removed only by its consumer, by the move into the dead letters, or with its topic. After a
-      topic is deleted, no earlier reservation can be committed to a new topic of the same name.
+    - A committed entry is removed only by its consumer, by the move into the dead letters, by `erase`, or with its
+      topic. After a topic is deleted, no earlier reservation can be committed to a new topic of the same name.
     - A pulled topic serves the tables that it names: no other table takes or removes its entries. A topic without
       tables is claimed by the first table that uses it. The claim is a replacement of the topic's record.
     - Durations (leases, stale reservations, backoff) are measured on the process's own monotonic clock. A new owner
-      restarts the backoff from the stored attempts. The time to live counts only while an owner watches.
+      restarts the backoff from the stored attempts. An entry's time to live counts only while an owner watches the
+      entry.
 
 Limits
     - At least once: after a crash, a lost answer or a long pause, an entry may be delivered twice.
@@ -86,9 +88,10 @@ Limits
       the put, and as failure of the delete.
     - The time to live is a lower bound. When an owner ends, the time after the owner's last write of the entry is not
       counted.
-    - Entries are unordered, as in Ceph, even for one key: the later entry has the greater `sequencer`, by its writer's
-      clock. If the queue is on a bucket, the writers of a shard change its counter one after the other. Pass the
-      `keys_recur` of this package to `ObjectRecordStore`.
+    - Entries are unordered, as in Ceph, even for one key. If one clock made the sequencers of a key's entries, the
+      later entry has the greater `sequencer`.
+    - If the queue is on a bucket, the writers of a shard change the shard's counter one after the other. In this case,
+      also pass the `keys_recur` of this package to `ObjectRecordStore`.
     - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
       find such entries anyway. For pullers, a process with access to queue and keyspace signals the slots of such
       entries (`channels.reconcile`).
@@ -98,8 +101,8 @@ pull 2, claim 2, remove 1 to 2, room 1.
 
 Selection of changes. A topic receives changes in its bucket and prefix; with rules, only matching changes. Rules match
 the bucket, the key (by prefix, suffix and regular expression), the event name, and the metadata and tags, if these are
-known (`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers
-continue. A topic that is not persistent gets no entries: the process that announces a change sends it
+known (`topic_rules`). The entries of a paused topic are not delivered: its owners keep their shards, entries stay, and
+writers continue. A topic that is not persistent gets no entries: the process that announces a change sends it
 (`channels.delivery`).
 
 The queue differs from Ceph RGW in these points: stale reservations are resolved, not dropped. Entries are removed one

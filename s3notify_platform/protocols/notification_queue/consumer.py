@@ -99,9 +99,10 @@ class ShardConsumer:
         """Up to `limit` entries to deliver. The call claims the entries for this owner, and counts their attempts.
 
         Takes the shard's entries in turn, so a failing entry does not delay later entries. A failing entry is taken
-        again only after its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`:
-        the lease is lost; stop delivering. Requests: 1 write for each segment, 1 read of the owners, and 1 scan for
-        each pass over the shard. If the queue is on a bucket, a scan is 1 LIST, and 1 read for each segment passed.
+        again only after its backoff. An entry goes to the dead letters if its attempts or its time are used up.
+        `FencedError`: the lease is lost; stop delivering. Requests: 1 write for each segment, 1 read of the owners, and
+        1 scan for each pass over the shard. If the queue is on a bucket, a scan is 1 LIST, and 1 read for each segment
+        that the scan reaches.
         """
         self._check()
         self.settle(())
@@ -162,7 +163,7 @@ class ShardConsumer:
         """Removes delivered entries. Stores the error of each failed entry, and backs off. Returns the outcomes of the
         failed entries, in order.
 
-        A failed entry whose attempts or time are used up goes to the dead letters. An entry that another owner has
+        A failed entry goes to the dead letters if its attempts or its time are used up. An entry that another owner has
         taken over meanwhile is left to that owner. If the store does not answer, a later call removes the delivered
         entries; this owner does not deliver these entries again. Requests: 1 write for each segment, 1 for each dead
         letter, 2 `add` if entries were removed, and 1 `add` if entries failed.
@@ -211,7 +212,7 @@ class ShardConsumer:
             return Fenced()
         if dead:
             return DeadLettered(reason=entry.reason)
-        # If the store did not answer, the claim is still this owner's: the entry is taken again like any other entry.
+        # If the store did not answer, this owner still has the claim: the entry is taken again like any other entry.
         wait = self._backoff(entry)
         self._watch(entry).due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
@@ -239,8 +240,8 @@ class ShardConsumer:
                     yield entry
 
     def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
-        """Ready entries, beginning where the last call stopped. Entries whose attempts or time are used up have a
-        reason.
+        """Ready entries, beginning where the last call stopped. An entry has a `reason` if its attempts or its time are
+        used up.
         """
         if self._cursor is None:
             self._met = set()
@@ -371,7 +372,7 @@ class ShardConsumer:
         return edited.result
 
     def _forget_segments(self) -> None:
-        """Keeps segments with entries in progress, and the segment at which the next `take` continues."""
+        """Forgets all segments, except segments with entries in progress and the segment at which `take` continues."""
         held = {*self._in_progress.values(), *(entry.place for entry in self._delivered)}
         last = next(reversed(self._segments), None)
         self._segments = {
@@ -381,7 +382,7 @@ class ShardConsumer:
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()
         if entry.id not in self._watched:
-            # Without an error, the former owner was killed during delivery: try again without a backoff.
+            # If the entry has no error, its former owner was killed during delivery: try again without a backoff.
             wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]

@@ -126,9 +126,9 @@ class Event:
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
     recognises the object. An `etag` that is known in advance serves the same purpose. `announced_to`: the epochs of the
-    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to topics with
-    other epochs. A topic that was created again under the same name has another epoch. `announced_to` and `upload` are
-    kept only with the reservation.
+    topics in which the writer has a reservation. If the writer is gone, a reconciler announces the change to topics
+    with other epochs. A topic that was created again under the same name has another epoch. `announced_to` and `upload`
+    are kept only with the reservation.
     """
 
     key: str
@@ -338,7 +338,8 @@ def count_key(epoch: str, shard: int, kind: str) -> str:
 def keys_recur(partition: str) -> bool:
     """True if removed keys of a partition may be created again. False for keys of segments and dead letters.
 
-    Pass this function to `ObjectRecordStore`: the store then leaves no tombstones of such keys on stores like Ceph RGW.
+    Pass this function to `ObjectRecordStore`. Then this record store leaves no tombstones of segments and dead letters
+    in S3 stores like Ceph RGW.
     """
     return not partition.startswith(("queue.", "dead."))
 

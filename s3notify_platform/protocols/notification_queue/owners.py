@@ -31,7 +31,7 @@ LEASE_SECONDS = 2.5 * BALANCE_SECONDS
 EXPIRY_SECONDS = 5 * BALANCE_SECONDS
 """A worker whose heartbeat did not change for this long, on the observer's clock, is considered ended.
 
-With a pass every `BALANCE_SECONDS`, the shards of a killed worker have a new owner within 14 s.
+If workers call `balance` every `BALANCE_SECONDS`, the shards of a killed worker have a new owner within 14 s.
 """
 
 EXPIRY_MAX_SECONDS = 600.0
@@ -293,8 +293,8 @@ class Worker:
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
     def _adopt(self, owned: dict[tuple[str, int], ShardOwner]) -> None:
-        """Creates leases for shards that are ours in the store. Before that, ensures that no former owner can remove
-        entries of these shards.
+        """Creates leases for the shards that this worker owns in the store. Before that, ensures that no former owner
+        can remove entries of these shards.
         """
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
@@ -305,7 +305,9 @@ class Worker:
                 self._adopted += 1
                 try:
                     self._take_over(self._topics[name], shard, owner.generation)
-                except CorruptError as error:  # affects only this shard; the next pass tries again
+                except (
+                    CorruptError
+                ) as error:  # the error affects only this shard; the next `balance` tries again
                     self.unreadable[name, shard] = str(error)
                     continue
                 self._leases[name, shard] = ShardLease(

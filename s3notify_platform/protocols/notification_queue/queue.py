@@ -1,4 +1,4 @@
-"""The side of writers and pulling consumers: reserve before an object's write, commit after it, pull entries."""
+"""The queue for writers and pulling consumers: reserve before an object's write, commit after it, pull entries."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -98,9 +98,9 @@ class NotificationQueue:
         return tuple(t for t in kept if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
-        """The persistent topics that take this change, as this process may know them now. Cost: 1 scan or no request.
+        """The persistent topics that take this change, by a read that is still valid. Cost: 1 scan or no request.
 
-        A newer topic may be missing: when a writer has made a change, it calls `topics_as_of` with the change's time.
+        A newer topic may be missing. So after a change, its writer calls `topics_as_of` with the change's time.
         """
         # If the process has spare room, the topics are read early. So a change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
@@ -227,7 +227,7 @@ class NotificationQueue:
         """Commits the notifications of `written` objects (`reservation.wrote(…)`). Returns an outcome for each object.
 
         Removes the notifications of objects that are not and will not be written (`unwritten`), and frees their space.
-        A reservation that is left behind is resolved by HEAD. Other reservations of the same segments stay unchanged.
+        A reservation that is never settled is resolved by HEAD. Other reservations of the same segments stay unchanged.
         The call may be repeated. Does not raise the store's errors, because the objects are written in any case.
         Requests: 1 for each segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
         """

@@ -28,12 +28,13 @@ from s3notify_platform.protocols.notification_queue.segments import Segment, dec
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
-"""Seconds after which a counter that is above the number of entries is recounted. No guarantee depends on this value.
+"""A shard is recounted if its counter was above the number of entries for this many seconds. No guarantee depends on
+this value.
 """
 
 IDLE_LEAKS = 20
-"""If the extra room keeps no writer out, the recount waits `LEAK_SECONDS` times this factor. The counter must not move
-during this time: if it moves, writers may still use the room.
+"""If the counter is above the number of entries, but keeps no writer out, the recount waits `LEAK_SECONDS` times this
+factor. The counter must not move during this time: if it moves, writers may still use the room.
 """
 
 SCAN_EVERY = 20

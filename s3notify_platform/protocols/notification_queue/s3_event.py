@@ -8,9 +8,9 @@ Sources: "Event message structure", version 2.1, and "EventBridge event message 
 
 Event names, version ids and configuration ids are passed on unchanged; EventBridge's `reason` is converted to S3's
 event name. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to its
-topic, and is not passed on; our topics have their own. A record from Ceph is written in Ceph's format, with an
-unencoded key. Only the sequencer differs: our sequencers rise. Our records say version 2.1. Sequencers of Ceph's own
-records, which say version 2.2, are converted when they are read.
+topic, and is not passed on; our topics have their own. A record that came from Ceph is passed on in Ceph's format, with
+an unencoded key. But it says version 2.1, as all our records do, and its sequencer is converted, so that a later event
+has a greater sequencer. Ceph's own records say version 2.2.
 
 With versioning an event is a hint, not a fact about the key. `ObjectRemoved:Delete` of a noncurrent version leaves the
 object unchanged. A delete of the current version makes the version before it current. So decide only after a HEAD of
@@ -236,7 +236,7 @@ def _event(
         size=int(size) if size is not None and op == "put" else None,
         sequencer=str(found.get("sequencer") or ""),
         time_ms=_milliseconds(str(time or "")),
-        name="" if name == PLAIN_NAMES[op] else name,  # not stored with each event
+        name="" if name == PLAIN_NAMES[op] else name,  # a plain name is not stored with each event
         version_id=str(version_id or ""),
         configuration_id=str(configuration_id or ""),
         metadata=metadata,

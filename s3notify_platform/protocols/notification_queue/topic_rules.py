@@ -6,9 +6,9 @@ objects that its HEAD finds. Ceph's messages have metadata and tags. The events 
 tags. The event of a deletion has metadata and tags only in Ceph's messages. A rule that requires metadata or tags never
 matches an event without them.
 
-A rule that can never match is refused. Examples of such rules: an event that no store reports, or that changes no
-object; a regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix and a suffix
-that no key of 1,024 bytes can have both; one name with two values; another bucket or prefix than the topic's.
+A rule that can never match is refused. The reason may be: an event that no store reports, or that changes no object; a
+regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix and a suffix that no key
+of 1,024 bytes can have both; one name with two values; another bucket or prefix than the topic's.
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
@@ -205,8 +205,8 @@ def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
 
 
 def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
-    """The alternatives of the whole expression. With each, a text with which all its matches end; "" if unknown."""
-    _pattern(regex)  # only valid expressions have the tokens below
+    """The alternatives of the whole expression, each with a text with which all its matches end ("" if unknown)."""
+    _pattern(regex)  # refuses invalid expressions, for which the tokens below are wrong
     if "\\Q" in regex or re.search(r"\(\?(?!:|P?<)", regex):
         yield regex, ""
         return

@@ -234,7 +234,7 @@ class Topics:
         try:
             _, record = self._updates.change(TOPICS, name, decide)
         finally:
-            self.changes += 1  # also after an error: nobody may rely on a read that began before the change
+            self.changes += 1  # rises after an error, too: nobody may rely on a read from before the change
         assert record is not None, "this changes a topic, and never removes it"
         return decode_topic(record)
 

@@ -23,11 +23,12 @@ Invariants
     - An object version is (key, ETag), never the name alone, and never LastModified. An object version that is planned
       twice is committed once: the state of the commit decides. So entries may come twice, late, and in any order.
     - An entry is removed only after the commit of a plan that was made while the entry existed.
-    - If an object changes after it was enumerated, its pinned read fails. The entry of the later change causes another
-      read.
+    - If an object changes after it was enumerated, its read under If-Match fails. The entry of the later change causes
+      another read.
     - A slot that was signalled by an unqueued writer stays in the rescan backlog until a rescan has been committed.
     - A listing is complete in any order in which the server lists, and with any number of chains.
-    - Missing commits are an error (`table.known`). A slot that had a state is never treated as new.
+    - If commits of a table are lost, an error is raised (`table.known`). So a slot that had a state is never treated as
+      new.
 
 Limits
     - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. If a slot has more

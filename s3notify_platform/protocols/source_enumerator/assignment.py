@@ -145,8 +145,8 @@ def _least_moved(
 
     places = len(sums)
     gains, straddling = _gains(sums, limit, owners)
-    # First index: 1 if the owner whose old range straddles the place already has a new range, else 0. Second index: the
-    # place.
+    # The first index of `kept` is 1 if the owner whose old range straddles the place already has a new range, else 0.
+    # The second index is the place.
     kept = np.full((2, places), _NEVER, np.int32)
     kept[0, 0] = 0
     choices: list[np.ndarray] = []

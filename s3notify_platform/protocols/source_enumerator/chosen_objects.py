@@ -1,4 +1,4 @@
-"""Selection of the objects below a prefix that a source reads: by their keys, and by the time of their write. Pure.
+"""Selection of the objects that a source reads below its prefix: by their keys, and by the time of their write. Pure.
 
 An object that is not chosen is treated as if it did not exist: it costs no request, is not in quarantine, and has no
 rows. If such an object was read before the choice changed, its rows leave the table at the source's next listing. The

@@ -21,7 +21,9 @@ OBJECT_COST_BYTES: Final = 64 << 10
 
 
 def pickled_by_values(kind: type[T]) -> type[T]:
-    """Makes a frozen dataclass with slots pickle at half the usual CPU time: a plan may have 100,000 instances."""
+    """Makes a frozen dataclass (`slots=True`) whose instances are pickled in half the usual CPU time. A plan may have
+    100,000 instances.
+    """
     names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
     values = attrgetter(*names)
 

@@ -21,7 +21,7 @@ from s3notify_platform.source.rules.grammar import Literal, Node, Operand
 
 Columns = Mapping[str, pa.Array | pa.ChunkedArray]
 Evaluate = Callable[[Columns], Any]
-"""Maps the columns of rows to a column of booleans, or to the operand's values."""
+"""Maps the columns of rows to a column of booleans, or to the values of an operand."""
 
 _COMPARISONS: Final = {
     "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<>": pc.not_equal,

@@ -17,8 +17,9 @@ Cost: 1 LIST for each 1000 objects below the prefix, and 1 GET for each object, 
 Without a schema, a sample costs 1 LIST and up to 64 GETs. Memory of the driver: the list of objects to read, about 500
 bytes for each object.
 
-Filters are not pushed down: use the options `prefix` and `only` to read less. With pushed filters, Spark 4.3 would keep
-the filters of one query for the next query over the same DataFrame, which would return too few rows.
+Filters are not pushed down: use the options `prefix` and `only` to read less. If filters were pushed down, Spark 4.3
+would also apply one query's filters to the next query over the same DataFrame, and that query would return too few
+rows.
 
 Register the format once for each session: `register(spark)`. The module `stream` has the streaming reader. The module
 `read_rows` has the code that runs in tasks.

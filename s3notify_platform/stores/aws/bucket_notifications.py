@@ -149,12 +149,12 @@ class BucketEvents(S3Requests):
         owner: str | None = None,
         only: str | None = None,
     ) -> bool:
-        """Edit the notifications until two documents, read one after the other, need no further edit. Returns False if
+        """Edits the notifications until two documents, read one after the other, need no further edit. Returns False if
         no edit was needed.
 
-        `edit` is called on each read document, and returns its argument if no change is needed. `owner`: the account
-        that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`: other
-        writers keep undoing the change. `RefusedError`: S3 refuses the new document. Requests: 1 GET if nothing
+        `edit` is called on each document that was read, and returns its argument if no change is needed. `owner`: the
+        account that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`:
+        other writers keep undoing the change. `RefusedError`: S3 refuses the new document. Requests: 1 GET if nothing
         changes; else at least 3 GETs and a PUT, and a wait of `SECOND_READ_SECONDS`.
         """
         failed: S3NotifyError | None = None
@@ -202,7 +202,7 @@ class BucketEvents(S3Requests):
         )
 
     def _remove(self, name: str) -> None:
-        """Remove one notification by RGW's own request, which boto3 does not have."""
+        """Removes one notification by RGW's own request, which boto3 does not have."""
         url = f"{self.endpoint_url.rstrip('/')}/{self.config.bucket}?notification={quote(name, safe='')}"
         request = AWSRequest("DELETE", url)
         try:

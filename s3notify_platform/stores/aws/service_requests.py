@@ -115,7 +115,7 @@ class ServiceRequests(SdkUser[Any]):
 
 
 def policy_in(text: object, place: str) -> dict[str, Any]:
-    """A service's policy; an empty policy if the service has none. `UsageError` if the text is not a policy."""
+    """The policy in a service's answer; an empty policy if `text` is empty. `UsageError` if `text` is not a policy."""
     if not text:
         return {"Version": "2012-10-17", "Statement": []}
     try:

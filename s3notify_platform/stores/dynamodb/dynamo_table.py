@@ -138,7 +138,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         )
 
     def inspect(self, call: "Callable[[DynamoDBClient], T]") -> T:
-        """Run any other call that is safe to repeat; `call` gets the client."""
+        """Runs any other call that is safe to repeat; `call` gets the client."""
         answer: T = self._read(lambda: call(self.client))
         return answer
 

@@ -71,7 +71,7 @@ class DynamoRecordStore:
         self._clock = clock
 
     def close(self) -> None:
-        """Close the connections. The store may be used again."""
+        """Closes the connections. The store may be used again."""
         self._table.close()
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ACTIVE_LOOKS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""All attempts together take two minutes on average. AWS creates a table in about 10 s."""
+"""The `ACTIVE_LOOKS` attempts together take two minutes on average. AWS creates a table in about 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class TableSchema:
 
 
 def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Create the table and wait until it can be used; returns False if it existed. Cost: about 4 requests.
+    """Creates the table and waits until it can be used; returns False if it existed. Cost: about 4 requests.
 
     `UsageError` if the table exists with other keys, or if the table's items expire by another attribute. In both
     cases, the table is left unchanged.

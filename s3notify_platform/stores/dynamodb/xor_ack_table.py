@@ -72,7 +72,7 @@ class XorAckTable:
         self._clock = clock
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self._table.close()
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
@@ -137,7 +137,7 @@ class XorAckTable:
         return [{self._key: {"S": tag}}, {self._key: {"S": tag + SUFFIX}}]
 
     def _write(self, tag: str, chain: Chain, *, stamp: str, version: str) -> WriteOutcome:
-        """Write the chain, if the package's item has this stamp and our item has this version. `NONE` means that the
+        """Writes the chain, if the package's item has this stamp and our item has this version. `NONE` means that the
         item must not exist.
         """
         drawn = unique_name(self._clock)

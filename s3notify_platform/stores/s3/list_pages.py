@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from s3notify_platform.kernel.ports import ETag, ListedColumns, Page
 
 PAGE: Final = "S3NotifyPage"
-"""Field of botocore's answer that holds the page, if it was read here."""
+"""Field of botocore's answer that holds the page, if this module has read the page."""
 
 _KEYS: Final = re.compile(rb"<Key>([^<]+)</Key>")
 _ETAGS: Final = re.compile(rb"<ETag>([^<]*)</ETag>")
@@ -37,7 +37,7 @@ def read_listing(
 
 
 def page_of(body: bytes) -> Page | None:
-    """The page in an answer; None if it has no objects, or if botocore must read the answer. Cost: 2 µs of CPU a
+    """The page in an answer; None if the page has no objects, or if botocore must read the answer. Cost: 2 µs of CPU a
     key.
     """
     begin, end = body.find(_FIRST), body.rfind(_LAST) + len(_LAST)

@@ -70,7 +70,7 @@ class S3Requests(SdkUser["S3Client"]):
     def _send(
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
     ) -> T | Fault:
-        """Send, and retry if that is safe. Returns the answer, or the fault of the last attempt."""
+        """Sends, and retries if a retry is safe. Returns the answer, or the fault of the last attempt."""
         maybe_applied, fault = None, Fault(verdict=Verdict.NOT_APPLIED, cause="never sent")
         most = attempts or self._attempts
         for attempt in the_attempts(

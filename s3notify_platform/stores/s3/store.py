@@ -237,7 +237,7 @@ class S3ObjectStore(S3Uploads):
         return Page(objects=objects, next_token=token if answer["IsTruncated"] else None)
 
     def create_bucket(self) -> None:
-        """Create the bucket unless this account owns it already. Cost: 1 request."""
+        """Creates the bucket unless this account owns it already. Cost: 1 request."""
         region = self.config.region
         arguments: dict[str, Any] = {}
         if self.config.endpoint_url is None and region != "us-east-1":

@@ -26,7 +26,7 @@ class ObjectTags(S3Requests):
     def add(
         self, key: str, version_id: str, tags: Mapping[str, str]
     ) -> Literal["added", "there", "gone", "full"]:
-        """Add tags to this version, and keep the version's other tags. Returns `full` if the version would then have
+        """Adds tags to this version, and keeps the version's other tags. Returns `full` if the version would then have
         more than `TAGS_MAX` tags.
 
         S3 overwrites all tags of a version in one request, without a condition. So tags that others set between our GET

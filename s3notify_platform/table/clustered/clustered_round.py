@@ -1,9 +1,9 @@
 """The next version of a clustered table: new rows are added, rows that left are withdrawn, small files are merged.
 
-A row that left the source is searched for in the files whose statistics include its values (`bounds`). These files are
-few, because the rows are sorted. The file that has the row is rewritten without this row, or a deletion vector hides
-the row. Files of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows are sorted
-together.
+A row that left the source is searched for in the files whose statistics include the row's values (`bounds`). These
+files are few, because the rows are sorted. The file that has the row is rewritten without this row, or a deletion
+vector hides the row. Files of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows
+are sorted together.
 
 | another writer, since the round was planned | the round |
 |---|---|
@@ -42,7 +42,7 @@ ALL: Final = Slot(0)
 
 @dataclass(slots=True, kw_only=True)
 class ClusteredRound:
-    """A round that was planned on the snapshot `base`. `came`: the new rows, in order.
+    """A round that was planned on the snapshot `base`. `came`: the new rows, sorted.
 
     `left`: the rows that left the source, with only `_key`, `_offset` and the columns of the order.
     """
@@ -68,8 +68,8 @@ class ClusteredRound:
         found = self._rewritten(live, hit)
         if (withdrawn := found.withdrawn.total()) != self.left.num_rows:
             raise CorruptError(
-                f"the table below {self.table.layout.prefix!r} has only {withdrawn} of {self.left.num_rows} rows "
-                "that left its source: run `s3notify table check`; to make the table again, remove it"
+                f"the table below {self.table.layout.prefix!r} has only {withdrawn} of the {self.left.num_rows} rows "
+                "that left its source: run `s3notify table check`; to make the table again, remove the table"
             )
         self._join(found)
         rows = base.manifest.slot(ALL).rows + self.came.num_rows - self.left.num_rows
@@ -113,7 +113,7 @@ class ClusteredRound:
                 rows = rows.filter(pc.invert(gone))
             parts.append(rows)
         if len(packs) == 1 and not withdrawn and not packs[0].vector:
-            return  # the file's bounds include the rows, but the file does not have them
+            return  # the file's bounds include rows that left, but the file has none of these rows
         found.withdrawn[ALL] += withdrawn
         now_ms, change = self.clock.wall_ms(), withdrawn > 0
         found.removes += [pack.removed(now_ms, data_change=change) for pack in packs]

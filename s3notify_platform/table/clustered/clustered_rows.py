@@ -1,4 +1,4 @@
-"""The clustered table, as a kind of table for `follow`: it has the rows of its source in another order."""
+"""Clustered tables as a `Kind` for `follow`: tables with the rows of their source in another order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class ClusterJobs(Protocol):
     """The work that needs all rows of the source's table, as of a snapshot."""
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
-        """Writes all rows in order, under this label. The files are stored when the call returns."""
+        """Writes all rows, sorted as in `clustered`, under this label. The files are stored when the call returns."""
         ...
 
 

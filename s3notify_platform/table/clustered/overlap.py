@@ -11,8 +11,7 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""At most this number of files may have ranges that include the same value. If more files have such ranges, these files
-are merged."""
+"""Files whose ranges overlap, one after the other, are merged if they are more than this number."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:

@@ -1,9 +1,9 @@
 """The actions of one version of a Delta log. This platform or another engine may have written the version. Pure.
 
-Each version of the platform has one `txn` action. The action's `appId` is the table's id, and the action's `version` is
-the number `n` of the version's manifest. So a version of the log names its manifest, and a checkpoint names the
-manifest, too. `commitInfo` also has `n`, and the field `parent`: the `n` of the previous version. By `parent`, a reader
-notices that an earlier version was replaced.
+Each version that the platform writes has one `txn` action. The action's `appId` is the table's id, and the action's
+`version` is the number `n` of the version's manifest. So a version of the log names its manifest, and a checkpoint
+names the manifest, too. `commitInfo` also has `n`, and the field `parent`: the `n` of the previous version. By
+`parent`, a reader notices that an earlier version was replaced.
 
 The label of a row is the number of the version for which the row was planned. The tags of a pack's `add` have the
 lowest and the highest label of its rows.
@@ -113,7 +113,7 @@ class Add:
 
     @property
     def id(self) -> tuple[str, str]:
-        """The path and the vector of the file, which identify it in the log."""
+        """The path and the vector of the file. Together they identify the file in the log."""
         return self.path, self.vector.id if self.vector else ""
 
     def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:
@@ -337,7 +337,7 @@ class LogVersion:
 
     @property
     def changes_rows(self) -> bool:
-        """True if the version marks a file as a change of data. A merge of files has no such mark."""
+        """True if an action of the version is marked as a change of data. The actions of a merge have no such mark."""
         return any(add.data_change for add in self.adds) or any(gone.data_change for gone in self.removes)
 
     def dumps(self) -> bytes:

@@ -66,8 +66,8 @@ def after(
     number = state.version + 1
     if version.foreign and not adopt and not undone:
         raise UsageError(
-            f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under "
-            f"leases, which that engine ignores. Go back: s3notify table rollback NAME --to {state.version}"
+            f"{where}: another engine's {version.operation or 'commit'}, in a table whose versions are created "
+            f"under leases. That engine ignores leases. Go back: s3notify table rollback NAME --to {state.version}"
         )
     if version.foreign:
         if not undone:
@@ -96,7 +96,7 @@ def after(
 
 
 def _goes_on(state: LogState, version: LogVersion) -> bool:
-    """Returns true if the version belongs to this table, or is its first version under a new id
+    """Returns true if the version belongs to this table, or is the table's first version under a new id
     (`open_table.forget`).
     """
     renamed = version.metadata is not None and version.metadata.id == version.table

@@ -2,9 +2,9 @@
 
 An engine needs no higher protocol versions than the table's schema demands:
 
-    - reader 1 and writer 2
-    - column mapping (2 and 5), if a name has characters that Delta reserves
-    - table features (3 and 7), for timestamps without zone, and for deletion vectors
+    - reader version 1 and writer version 2, if none of the next lines applies
+    - versions 2 and 5, with column mapping, if a name has characters that Delta reserves
+    - versions 3 and 7, with table features, for timestamps without zone, and for deletion vectors
 
 Every column is nullable, because files that are older than a column do not have the column.
 
@@ -51,7 +51,7 @@ _HARMLESS: Final = (
     "delta.checkpoint.",
     "delta.checkpointInterval",
     "delta.dataSkipping",
-    "delta.logRetentionDuration",  # has no effect without `enableExpiredLogCleanup`
+    "delta.logRetentionDuration",  # this property has no effect, because `enableExpiredLogCleanup` is false
     "delta.parquet.",
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
@@ -138,7 +138,7 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
         case other:
             raise UsageError(
-                f"column {where[:-1]!r}: Delta has no type {other}: cast it in the source's transform"
+                f"column {where[:-1]!r}: Delta has no type {other}: cast the column in the source's transform"
             )
 
 

@@ -1,10 +1,10 @@
 """Makes the statistics of a pack from its Parquet footer. By these statistics, a query can skip the pack. Pure.
 
-Guarantee: a bound holds for every row, in the order in which engines compare values. A column without a safe bound has
-no bound. So a query finds the same rows with statistics as without them.
+Guarantee: a bound holds for every row, in the order in which engines compare values. A column for which no bound is
+safe has no bound. So a query finds the same rows with statistics as without them.
 
-- Strings keep their first `STRING_CHARS` characters. The last character of a cut upper bound is replaced by the next
-  character. The order of code points is the order of UTF-8. Texts in lineage columns are not cut.
+- Bounds of strings are cut after `STRING_CHARS` characters. The last character of a cut upper bound is replaced by the
+  next character. The order of code points is the order of UTF-8. Texts in lineage columns are not cut.
 - Lower bounds of times are rounded down to the millisecond, and upper bounds are rounded up.
 - Engines may read decimals as doubles. So decimals with more than `EXACT_DIGITS` digits are rounded: lower bounds down,
   upper bounds up.
@@ -149,7 +149,7 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 def without_nan(rows: pa.Table) -> frozenset[Path]:
     """Returns the float columns without NaN in these rows.
 
-    A column of a file has no NaN if no part of the file has NaN in this column.
+    If a file is written in parts, a column of the file has no NaN if it is in the result for each part.
     """
     found: set[Path] = set()
 

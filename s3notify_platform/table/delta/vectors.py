@@ -2,8 +2,8 @@
 
 A vector is a set of row numbers, counted from 0 over the whole file. Small vectors are in the log itself. All larger
 vectors of a round are in one file, so that a round writes at most one further object. The folder of these files has a
-name that begins with `_`. In other folders, `vacuum(full=True)` of delta-rs would remove the files, because it ignores
-vectors.
+name that begins with `_`. In other folders, `vacuum(full=True)` of delta-rs would remove the files, because this vacuum
+ignores vectors.
 
     - A vector begins with magic (4 bytes, little endian) and the number of bitmaps (8 bytes). Then come the bitmaps:
       for each, the high 32 bits of its row numbers (4 bytes), and a Roaring bitmap in the portable format.
@@ -58,7 +58,7 @@ class EncodedVectors:
 
 
 def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
-    """Returns the vectors that hide these rows (numbers below 2^32) of these packs.
+    """Returns the vectors that hide `rows`: row numbers (below 2^32), by the path of their pack.
 
     `file`: the id of the new file (`path_of(file)`).
     """
@@ -101,8 +101,8 @@ def file_of(vector: Vector) -> str | None:
             with suppress(ValueError):
                 return (f"{folder}/" if folder else "") + _name(UUID(bytes=_from_z85(name)))
     raise CorruptError(
-        f"deletion vector {vector.id!r}: neither named by an id nor in the log; have the engine that wrote it "
-        "purge it"
+        f"deletion vector {vector.id!r}: neither named by an id nor in the log; have the engine that wrote the "
+        "vector purge it"
     )
 
 

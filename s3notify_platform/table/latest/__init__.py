@@ -2,9 +2,9 @@
 table.
 
 Reading order: `latest_definition` (the key's columns, and the order of rows), `ranks` (texts by which rows are
-compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (the kind of
-table, for `follow`).
+compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (tables of
+newest rows as a `Kind` for `follow`).
 
-A row leaves the table when its object leaves. If an object is overwritten, deleted, erased or quarantined, each key of
-its rows gets the newest of the key's other rows.
+A row leaves the table when its object leaves the source's table. If an object is overwritten, deleted, erased or
+quarantined, each key of its rows gets the newest of the key's other rows.
 """

@@ -1,7 +1,7 @@
 """Rebuilds a table of newest rows from all rows of its source's table, as one version.
 
 Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task can write the first row and the state of
-each key while it reads the rows in order. Each task has its own range of slots. So the files of object states do not
+each key while it reads the rows in order. Each task has its own range of slots. So the tasks' files of states do not
 overlap. All these files form one level of the state tree: the level that has room for their size.
 """
 

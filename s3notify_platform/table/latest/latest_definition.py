@@ -21,7 +21,7 @@ MODIFIED: Final = "_modified"
 LATEST_COLUMNS: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
 )
-"""The first columns of a newest row: the slot of its key, the key, the row's rank (`ranks`), and 0."""
+"""The first columns of a newest row: the slot of its key, the key, the row's rank (`ranks`), and the offset 0."""
 
 ORIGIN: Final = pa.schema([("_source_key", pa.string()), ("_source_offset", pa.int64())])
 """The last columns of a newest row: the key of the object from which the row was read, and the row's offset in this
@@ -133,7 +133,7 @@ def _zeros(count: int) -> list[int]:
 
 
 def newest_of(rows: pa.Table) -> pa.Table:
-    """Returns the newest row of each key among keyed rows, in the order of packs. Pure."""
+    """Returns the newest row of each key among keyed rows. The result is sorted by slot and key, as in packs. Pure."""
     order = [("_slot", "ascending"), ("_key", "ascending"), ("_etag", "descending")]
     found = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
     return found.filter(is_first(found["_slot"], found["_key"]))

@@ -1,4 +1,4 @@
-"""The table of newest rows, as a kind of table for `follow`."""
+"""Tables of newest rows as a `Kind` for `follow`."""
 
 import json
 import typing
@@ -137,7 +137,7 @@ class NewestRows(Kind):
     def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
         """Yields the keys whose newest row was from an erased object.
 
-        All states are read, because the feed has only hashes of erased objects.
+        All states are read, because the feed has only the hashes of the erased objects' keys.
         """
         kinds = self.latest.order_types(step.columns)
         every = [*map(Slot, range(self.latest.slots))]

@@ -1,7 +1,7 @@
 """Mirrors. After each new version, a mirror shows the table elsewhere: in a catalog, or in another table format.
 
 A new mirror is a folder or a file with a class, and one entry in `MIRRORS`. The entry's name is then a value of the
-setting `mirror`. No other code changes, because batches, slot assets, compaction, rollback and erasure all commit
+setting `mirror`. No other code has to change, because batches, slot assets, compaction, rollback and erasure all commit
 through `LogTable.commit`.
 
 The process that has committed calls the mirror afterwards. If the mirror fails, the error is logged, and the version
@@ -23,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """A table as of a version, which a mirror shows. `url`: the URL of the table's prefix, which ends in `/`."""
+    """The snapshot of a table that a mirror shows. `url`: the URL of the table's prefix, which ends in `/`."""
 
     url: str
     store: ObjectStore

@@ -43,7 +43,7 @@ class SymlinkManifest:
             if isinstance(written, Written):
                 return
         raise UnavailableError(
-            f"{table.layout.symlinks}: other writers change it all the time; the next version shows it"
+            f"{table.layout.symlinks}: other writers change this list all the time; the next version updates it"
         )
 
 

@@ -50,13 +50,13 @@ Place = tuple[Any, ...]
 class PackSizes:
     """The sizes of packs, in bytes, and the number of small packs.
 
-    `row`: each row counts as at least this number of bytes, because a rewrite of well-compressed rows is not faster.
-    `target`: a file of at least this size is full, and is not merged. No file has much more than twice this size.
-    Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has at most
-    `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
-    `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are replaced
-    together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`. A pack with rows of only one slot
-    is then full from `own` bytes on.
+    `row`: each row counts as at least this number of bytes, because well-compressed rows take as long to rewrite as
+    other rows. `target`: a file of at least this size is full, and is not merged. No file has much more than twice this
+    size. Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has
+    at most `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector
+    may hide. `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are
+    replaced together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`. A pack with rows of only
+    one slot is then full from `own` bytes on.
     """
 
     target: int = 64 << 20

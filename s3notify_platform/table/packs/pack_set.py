@@ -3,8 +3,8 @@ merged.
 
 Packs of rejects, which the log does not name, are handled in the same way.
 
-Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. Nothing is stored: the new bodies are
-returned, and the commit writes them with the version.
+Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. `PackSet.changed` and `merged` store
+nothing: they return the new bodies, and the commit writes these bodies before the version.
 """
 
 import io
@@ -141,7 +141,7 @@ class PackSet:
             self._made[key] = (named, made.withdrawn)
         named, withdrawn = self._made[key]
         if not withdrawn and len(olds) == 1 and not olds[0].vector:
-            return  # the pack's bounds include the objects, but the pack does not have them
+            return  # the pack's bounds include leaving objects, but the pack has no rows of these objects
         change = bool(withdrawn)
         found.withdrawn += withdrawn
         found.removes += [old.removed(now_ms, data_change=change) for old in olds]
@@ -221,7 +221,7 @@ class PackSet:
         )
 
     def staged(self, packs: Iterable[NewPack], *, label: int) -> tuple[list[StagedPack], dict[str, bytes]]:
-        """Stages these packs under fresh names. All rows have the label `label`. Also returns the bodies by key."""
+        """Returns these packs, staged under fresh names, and their bodies by key. All rows get the label `label`."""
         found, files = [], {}
         for pack in packs:
             add = self.add(unique_name(self.clock), pack, since=label, until=label)

@@ -118,7 +118,7 @@ def ahead(
     """Yields the items in order, each with the answers to its requests. Meanwhile, requests for later items are in
     flight.
 
-    Memory holds `most_bytes` of answers, and one item.
+    Memory holds at most `most_bytes` of answers, and the answers of one more item.
     """
     source = iter(items)
     waiting: deque[tuple[T, list[Future[bytes]], int]] = deque()

@@ -2,8 +2,8 @@
 makes no request, and needs no Spark.
 
 All rows of a new pack have the same label. The state of an object has the first and the last label of its rows. So only
-a few packs may have rows of an object: their ranges of labels and slots include the object's labels and slot. For the
-same reason, merges join only packs with neighbouring labels (`rewrite_choice`).
+a few packs may have rows of an object: the packs whose ranges of labels and slots include the object's labels and slot.
+For the same reason, merges join only packs with neighbouring labels (`rewrite_choice`).
 """
 
 from collections import Counter
@@ -131,7 +131,7 @@ def _closed(pack: OpenPack | None) -> Iterator[NewPack]:
 
 
 def _slots_of(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iterator[Iterator[pa.Table]]:
-    """Yields the rows of each slot, slot by slot. A slot's rows come in pieces, and a piece is at most a row group."""
+    """Yields the rows of each slot, slot by slot. A slot's rows come in pieces, each of which fits into a row group."""
     for _, pieces in groupby(_pieces(rows, sizes), key=itemgetter(0)):
         yield (piece for _, piece in pieces)
 
@@ -156,9 +156,7 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """Returns, by the path of a pack, the objects in `leaving` of which the pack may have rows. Other packs are left
-    out. Pure.
-    """
+    """Returns, for each pack that may have rows of objects in `leaving`, these objects, by the pack's path. Pure."""
     ordered = sorted(leaving, key=lambda each: each.slot)
     slots = np.array([each.slot for each in ordered], dtype=np.int64)
     found = {}
@@ -291,8 +289,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         number: rows for number, stream in enumerate(streams) if (rows := next(stream, None)) is not None
     }
     while waiting:
-        # Each stream was read up to the place of its last waiting row. Rows up to the smallest of these places are
-        # complete, because all later rows of each stream are greater.
+        # Each stream was read up to the place of its last waiting row. The rows before the smallest of these places are
+        # complete, because no stream has further rows before this place.
         ends: dict[int, Place] = {
             number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }
@@ -305,7 +303,7 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         more = next(streams[first], None)
         if more is None:
             # This stream has ended. Its last rows still wait, since other streams may have more rows with the same sort
-            # key. So these rows are added to the waiting rows of another stream.
+            # key. So the last rows of this stream are added to the waiting rows of another stream.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

@@ -6,7 +6,8 @@ of each page. Filters and footer are the *tail*. A process needs only the tail t
 `StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
 The place of a state is (slot, key). The places in a file are from `first` to `end` (exclusive). Each bound is the
-beginning of a slot, or is made from a key of the file. So the bounds do not show an erased key.
+beginning of a slot, or is made from a key of the file. So if a file is rewritten without an erased key, the file's
+bounds do not show this key.
 """
 
 import io

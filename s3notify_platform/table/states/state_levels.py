@@ -7,9 +7,9 @@ In these levels, the files of one level have disjoint ranges of places (slot, ke
 
 A round makes the next set by `StateSet.after`. The changes of the round become inline states, or a file of level 0. A
 merge of older files (`state_merge`) may be committed with the changes. The merged files have no changes of the round.
-So the changes and the merge can also be committed separately. If another writer has created the version, `Next.rebased`
-puts the same changes on top of this version. If the other writer has merged some of the same files, `rebased` drops the
-merge.
+So the changes and the merge can also be committed separately. If another writer creates the next version first,
+`Next.rebased` puts the same changes on top of this version. If the other writer has merged some of the same files,
+`rebased` drops the merge.
 
 Invariants
     - The inline state of a key is newer than the states of the key in files.
@@ -45,7 +45,7 @@ Name = Callable[[], str]
 
 
 def hull_of(files: Collection[StateFile]) -> tuple[Place, Place]:
-    """Returns the range of places from the first to the last of these files."""
+    """Returns the range of places from the first to the last place of these files."""
     return min(file.first for file in files), max(file.end for file in files)
 
 

@@ -136,7 +136,8 @@ class Drawn:
             return earlier + self.dice.randbytes(count * 40)
         text = self._records(fmt, count, header=not earlier)
         if earlier:
-            # As an appending writer does, the new data become a separate compressed member after the earlier members.
+            # The new data become a separate compressed member after the earlier members, as if a writer had appended
+            # them.
             text = b"\n" + text
         elif self.dice.random() < 0.2 and not text.endswith(b"\r\n"):
             text = text.removesuffix(b"\n")

@@ -121,7 +121,7 @@ YEARS = {
     "at": pa.array([2**63 - 1, -62_135_596_800_000_001, 0, None], pa.timestamp("us", tz="UTC")),
     "zone": pa.array([0, 2**62, -(2**62), None], pa.timestamp("us", tz="Foo/Bar")),
 }
-"""A file with dates and times that Python cannot represent."""
+"""Columns with dates and times that Python cannot represent."""
 
 TWINS = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["t", "t"])
 

@@ -1,4 +1,4 @@
-"""Arrival of events: a probe through the intake of an inlet, or the newest object."""
+"""The delay of events, measured by a probe object, or by the newest object and its signal."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ class Site:
 
 
 def test_the_probe_measures_the_seconds_until_the_queue_has_the_change() -> None:
-    """Otherwise the probe would leave objects behind, or cause a batch of the source."""
+    """The probe must leave no objects behind, and must cause no batch of the source."""
     site = Site(late=1.0)
     site.queue.topics.create("orders", TopicSettings(slots=4, shards=1, bucket="b", prefix="raw/"))
     found = site.probe()
@@ -146,7 +146,7 @@ def test_a_probe_object_in_doubt_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("root", [False, True])
-def test_the_signal_of_the_newest_object_gives_its_delay(root: bool) -> None:
+def test_the_newest_object_and_its_signal_show_the_delay_of_events(root: bool) -> None:
     """Otherwise `s3notify doctor` would report a wrong delay, or none, for a bucket without write permission."""
     site = Site(late=None)
 

@@ -122,7 +122,7 @@ def test_a_hanging_store_does_not_delay_the_page() -> None:
     until(lambda: DEPTH in page(metrics))
 
 
-def test_an_outage_removes_the_queues_numbers() -> None:
+def test_an_outage_removes_the_numbers_of_the_queue_from_the_page() -> None:
     """Otherwise old numbers would look like current numbers. The counts stay on the page."""
     clock = HandClock()
     away: list[bool] = []

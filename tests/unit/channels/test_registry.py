@@ -121,7 +121,7 @@ def test_each_registered_service_shows_its_help(kind):
 
 
 def test_the_heartbeat_sets_lease_and_expiry_in_proportion():
-    """Otherwise leases would expire between two heartbeats if the heartbeats are slower."""
+    """Otherwise leases would expire between two heartbeats if an operator chooses slower heartbeats."""
     assert "--heartbeat-seconds" in CliRunner().invoke(main, ["deliver", "--help"]).stdout
     records = MemoryRecordStore()
     context = ServiceContext(

@@ -63,9 +63,7 @@ def test_each_source_is_signalled_as_its_own_topic_says(world):
 
 
 def test_a_change_that_the_topic_does_not_take_moves_its_slot(world):
-    """Otherwise the source's consumer would not find a change that its topic's rules exclude: such a change has no
-    entry.
-    """
+    """Otherwise the source's consumer would miss a change that has no entry because the topic's rules exclude it."""
     world.queue.topics.delete("t")
     world.topic(signals="root", rules=(Rule(suffix=".csv"),))
     world.topic("all")
@@ -87,7 +85,7 @@ def test_a_change_that_is_not_announced_moves_its_slot(world):
     assert signals(world) == slots("a")
 
 
-def test_a_topic_that_was_created_again_decides_with_its_new_settings(world):
+def test_new_settings_of_a_topic_that_was_created_again_apply_to_running_writers(world):
     """Otherwise a running writer would still signal by the settings of the deleted topic, and the consumer would miss
     changes.
     """

@@ -52,7 +52,7 @@ def test_a_dry_run_writes_nothing_and_a_backfill_gives_new_rows(backfill):
     assert backfill.writer.content() == content_of(backfill.bucket)
 
 
-def test_stale_selects_slots_of_another_transform(backfill, tmp_path, monkeypatch):
+def test_backfill_with_stale_selects_slots_that_another_transform_made(backfill, tmp_path, monkeypatch):
     """The command must find the transform in a module beside the YAML."""
     (tmp_path / "defs" / "orders").mkdir(parents=True)
     file = tmp_path / "defs" / "orders" / "defs.yaml"

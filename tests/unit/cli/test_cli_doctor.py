@@ -38,7 +38,7 @@ def test_a_good_store_is_accepted(doctor, ministack):
 
 
 @pytest.mark.server
-def test_committed_tags_need_versioning(doctor, ministack):
+def test_tags_of_committed_objects_need_versioning(doctor, ministack):
     """The user must learn this before the first commit, because a commit also succeeds without versioning."""
     bucket = ministack.make_bucket()
     options = [
@@ -149,7 +149,7 @@ def test_a_topic_of_another_deployment_is_refused(doctor, ministack):
     assert doctor(*place, "--queue-prefix", "_s3notify/dev/queue/").exit_code == 0
 
 
-def test_missing_credentials_are_one_line(doctor, monkeypatch, tmp_path):
+def test_missing_credentials_give_one_line_of_output(doctor, monkeypatch, tmp_path):
     """The line says how to give credentials; there is no traceback."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -182,7 +182,9 @@ BUCKET = "toys-of-the-doctor"
 
 
 def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
-    """The doctor gets its store from `open_store`, so a kind of store that is one file and one item is examined too."""
+    """The doctor gets its store from `open_store`. So it also examines a kind of store that consists of one file and
+    one entry in `KINDS`.
+    """
     monkeypatch.setitem(KINDS, "toy", TOY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)

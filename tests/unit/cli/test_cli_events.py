@@ -192,7 +192,9 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 
 @pytest.mark.server
 def test_doctor_judges_by_the_newest_object(project: Project) -> None:
-    """A source that reads hidden files would read a probe, too. So no probe is written."""
+    """A source that reads hidden files would read a probe, too. So doctor writes no probe, and looks at the newest
+    object instead.
+    """
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
     project.write(f"  hidden_files: read\n{line}\n")

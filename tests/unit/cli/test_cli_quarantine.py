@@ -49,7 +49,7 @@ def quarantine(ministack, monkeypatch):
         yield run
 
 
-def test_list_counts_by_slot_and_reason(quarantine):
+def test_the_list_has_counts_by_slot_and_reason(quarantine):
     """The last line of the output must have the sums."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
@@ -112,7 +112,7 @@ def test_retry_requests_the_objects(quarantine):
     assert quarantine.writer.failing == []
 
 
-def test_retry_selects_by_key_and_by_reason(quarantine):
+def test_retry_selects_objects_by_key_and_by_reason(quarantine):
     """The output names the keys that are not in quarantine. If no key is in quarantine, the exit code is 1."""
     result = quarantine("retry", BAD, "raw/nobody", "--json")
     document = json.loads(result.stdout)

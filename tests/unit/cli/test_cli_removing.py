@@ -1,4 +1,4 @@
-"""A command that deletes something first prints its plan, or refuses. Only then does it ask or write."""
+"""A command that deletes something prints its plan, or refuses, before it asks or writes anything."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

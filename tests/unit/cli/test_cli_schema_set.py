@@ -99,7 +99,7 @@ def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> N
 
 
 def test_only_objects_that_do_not_fit_are_read_again(place: Place, run: Run) -> None:
-    """Quarantined objects are retried too. Signals move only for the slots of these objects."""
+    """Quarantined objects are retried. Signals move only for the slots of objects that are read again or retried."""
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()
     planned = of(run("schema", "set", "orders", "a decimal(18,2)", "--dry-run", "--json"))
@@ -152,7 +152,7 @@ def test_a_killed_command_is_completed_by_a_repetition(place: Place, run: Run) -
     assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
 
 
-def test_wait_ends_after_the_batch(place: Place, run: Run) -> None:
+def test_a_command_with_wait_ends_after_the_batch(place: Place, run: Run) -> None:
     """A script may rely on the new values after the command."""
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()

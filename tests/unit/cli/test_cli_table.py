@@ -226,7 +226,7 @@ def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
 
 
 def test_compact_merges_the_tables_that_are_made_from_the_source(place: Place, run: Run) -> None:
-    """With --asset, only that table may change."""
+    """With --asset, only the table of this asset may change."""
     for number in range(3):
         rows = pa.table({"_slot": pa.array([number], pa.int32()), "a": [number]})
         derive(place.source, "daily", rows, {Slot(number): 1})
@@ -265,7 +265,7 @@ def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:
     assert (gone.exit_code, "version 99" in gone.output) == (1, True)
 
 
-def test_put_back_without_replaced_versions_does_nothing(run: Run) -> None:
+def test_put_back_does_nothing_if_no_version_was_replaced(run: Run) -> None:
     answer = run("table", "put-back", "orders")
     assert (answer.exit_code, answer.output) == (0, "no version was replaced\n")
 

@@ -77,8 +77,8 @@ def flag_of(setting: Setting) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_is_an_option(setting: Setting) -> None:
-    """`create` and `update` must have each setting, with its description. Only `update` has no option for shards and
-    signals.
+    """`create` must have an option for each setting, with its description. `update` must have the same options, except
+    those for shards and signals.
     """
     for name in ("create", "update"):
         command = topics.get_command(click.Context(topics), name)
@@ -284,7 +284,7 @@ def test_deleting_a_topic_that_serves_tables_needs_a_flag(queue: NotificationQue
 
 
 def test_a_topic_without_tables_is_deleted(queue: NotificationQueue) -> None:
-    """For such a topic, `--served` is accepted and makes no difference."""
+    """If a topic serves no tables, `--served` is accepted and makes no difference."""
     for flags in ((), ("--served",)):
         done("create", "hooks")
         done("delete", "hooks", "--yes", *flags)

@@ -117,7 +117,7 @@ def test_a_name_is_enough(bucket: S3Config) -> None:
     ],
 )
 def test_an_unknown_name_is_refused(bucket: S3Config, command: list[str]) -> None:
-    """The error says where the name was searched: in the YAML, or, with --bucket, in the bucket."""
+    """The error says where the command looked for the name: in the YAML, or, with --bucket, in the bucket."""
     ran = run(*command)
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert "no source 'order'; defs has: orders" in ran.stderr
@@ -181,7 +181,7 @@ def test_only_what_a_command_needs_is_evaluated(
 
 
 def test_a_surplus_argument_is_named(project: Callable[..., None]) -> None:
-    """Otherwise a NAME before the KEY would be searched as a key, and the error would not say what is wrong."""
+    """Otherwise a NAME before the KEY would count as the key, and the error would not say what is wrong."""
     for name in ("orders", "returns"):
         project(name, f"bucket: b\nprefix: raw/{name}/")
     done = run("quarantine", "show", "orders", "raw/orders/1")
@@ -286,7 +286,7 @@ def test_commands_and_dagster_use_the_same_tables(
 
 
 def test_a_command_does_not_create_dagster_s_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storage that two processes create at once cannot be opened again."""
+    """A storage that two processes create at the same time cannot be opened again."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(home))

@@ -130,7 +130,7 @@ def test_every_command_stands_below_a_heading() -> None:
     assert [line.split()[0] for line in below] == ["table", "schema", "tag"]
 
 
-def test_arguments_have_one_order_and_one_word() -> None:
+def test_arguments_have_the_same_order_and_words_in_every_command() -> None:
     """NAME or TOPIC comes first. A command for objects takes only KEY, and has the option `--name`."""
     for path, command in ALL.items():
         arguments = [p for p in command.params if isinstance(p, click.Argument)]

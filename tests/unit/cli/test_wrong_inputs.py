@@ -143,7 +143,7 @@ def test_an_error_of_the_store_names_the_remedy(status: int, error: str, said: t
 
 
 def test_a_refused_write_names_the_permissions() -> None:
-    """A read-only bucket fails at the first write, with the bucket and the endpoint."""
+    """In a read-only bucket, the first write fails. The error must name the bucket and the endpoint."""
     answers = {"GET": (404, error_of("NoSuchKey")), "HEAD": (200, b"")}
     with answering(lambda method: answers.get(method, (403, error_of("AccessDenied")))) as url:
         ran = run("signal", "raw/1", "--name", "orders", *BUCKET, "--prefix", "raw/", "--endpoint-url", url)

@@ -188,7 +188,7 @@ def test_policies_without_tables_do_not_name_dynamodb():
     assert "arn:aws:s3:::p/k/*" in json.dumps(policy("run", bare))
 
 
-def test_policies_in_other_partitions():
+def test_policies_have_the_partition_of_their_region():
     """Otherwise the policies would not work in regions of China and of the US government: ARNs have another partition
     there.
     """
@@ -259,7 +259,7 @@ def test_init_reports_missing_arguments(arguments, reason):
 
 
 def test_runs_and_sweeps_may_write_the_records_of_tables():
-    """Without the right, a run could not write its table's record to the known bucket. With a records table, a run does
+    """Without the right, a run could not write its table's record to `known_bucket`. With a records table, a run does
     not need this right, so the right must not be granted.
     """
     bare = replace(PLACES, tables=Tables())

@@ -162,7 +162,7 @@ def test_readers_of_a_table_may_read_its_record_in_dynamodb():
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
-def test_policies_deny_writes_to_all_own_prefixes(role):
+def test_policies_deny_writes_to_all_prefixes_of_the_platform(role):
     """Otherwise a writer could write objects below a prefix that listings and inlets ignore as the platform's own."""
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)

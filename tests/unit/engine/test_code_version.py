@@ -28,13 +28,15 @@ def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]
 
 
 def stale(place: Place, code: str) -> set[Slot]:
-    """Returns the slots that other code made. Checks that the table's facts agree with the slots' states."""
+    """Returns the slots with rows that other code made. Checks that the table's facts agree with the slots' states."""
     place.snapshot()
     return set(stale_slots(place.source.table(), code))
 
 
 def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
-    """A run by other code reads only changed objects. A slot stays stale while it has rows that other code has made."""
+    """A run with the new code reads only changed objects. A slot stays stale while it has rows that the former code
+    made.
+    """
     place, slots = filled(ministack)
     assert stale(place, "one") == set()
     assert stale(place, "two") == {*slots.values()}
@@ -67,7 +69,7 @@ def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None
     assert not backfill(table, stale_slots(table, "two"), None).objects
 
 
-def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
+def test_slots_are_read_again_by_a_batch_with_another_declared_version(ministack: S3Server) -> None:
     """A declared version takes precedence over the code's own version.
 
     A batch with another declared version reads all objects of its slots again.
@@ -83,7 +85,7 @@ def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
     assert stale(place, "two") == {*slots.values()}
 
 
-def test_a_declared_version_reads_each_object_once(ministack: S3Server) -> None:
+def test_a_batch_with_another_declared_version_reads_each_object_once(ministack: S3Server) -> None:
     """Each object must be read once, whatever the limit of objects in a round."""
     place, _ = filled(ministack)
     for number in range(9):

@@ -95,7 +95,7 @@ def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
     assert place.values() == Counter(range(9))
 
 
-def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
+def test_a_run_without_time_ends_after_its_first_round(ministack: S3Server) -> None:
     """The time limit ends the run after its first round. Slots that have more to read are not complete."""
     place = Place(ministack, max_objects=4, max_seconds=0)
     for number in range(9):
@@ -149,7 +149,7 @@ def test_a_round_that_is_not_committed_leaves_the_table_unchanged(ministack: S3S
 
 @pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
 def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
-    """Until `s3notify table forget`, even a batch with one changed object loads and writes nothing.
+    """Before `s3notify table forget`, a batch loads and writes nothing, even if an object has changed.
 
     After the table is forgotten, all objects are read again.
     """
@@ -201,7 +201,7 @@ def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> N
 def test_a_run_with_other_settings_is_refused(
     ministack: S3Server, changes: dict[str, Any], named: str
 ) -> None:
-    """The run is refused before anything is written, with the command that rewrites the table."""
+    """The run is refused before anything is written. The error names the remedy."""
     place = Place(ministack)
     for number in range(9):
         place.put(f"a/{number}", number)

@@ -102,7 +102,9 @@ def test_removed_entries_free_their_space() -> None:
 
 @pytest.mark.parametrize("closes", [True, False], ids=["by round", "by batch"])
 def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
-    """A driver that closes the whole batch calls the same last steps, once, with the results of all rounds."""
+    """If a driver closes the whole batch and not each round, the same last steps are called once, with the results of
+    all rounds.
+    """
     steps: list[str] = []
     results = [
         {COMMITTED: SlotResult(slot=COMMITTED, status="committed")},
@@ -136,7 +138,7 @@ def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
 
 
 def test_only_the_loop_calls_the_steps_after_a_commit() -> None:
-    """Otherwise a second driver could have another order. The backlog's own methods are called in the steps alone."""
+    """Otherwise a second driver could have another order. Only these steps call the backlog's own methods."""
     assert {name for name in vars(Steps) if not name.startswith("_")} == {*ORDER}
     package = Path(engine.__file__).parents[1]
     calls: list[str] = []

@@ -67,7 +67,7 @@ def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
     assert place.values() == {1: 1}
 
 
-def test_an_object_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
+def test_an_object_that_is_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
     """The read of the planned version fails, and the other objects are committed. The new object version has its own
     signal.
     """
@@ -92,8 +92,8 @@ def test_a_run_with_only_superseded_objects_commits_nothing(place: Place) -> Non
 
 
 @pytest.mark.parametrize("odd", ["", "//"])
-def test_an_object_deleted_before_it_is_read_loses_its_rows(place: Place, odd: str) -> None:
-    """The deletion wins: the object's old rows leave in this commit.
+def test_an_object_that_is_deleted_before_it_is_read_loses_its_rows(place: Place, odd: str) -> None:
+    """The run's commit removes the object's old rows.
 
     Nothing fails, whichever client reads the object.
     """
@@ -136,11 +136,11 @@ def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
         assert place.values() == {1: 4}
 
 
-def test_lost_states_fail_their_slots(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_fail_if_their_states_are_lost(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, the slots could silently be ingested a second time."""
     monkeypatch.setattr(
         SHARED_CACHE, "page", lambda *_: None
-    )  # as in a process that has not written the states
+    )  # the cache has no page, as in a process that has not written the states
     place = Place(ministack, slots=2)
     for n in range(300):
         place.put(f"{n}", 1)

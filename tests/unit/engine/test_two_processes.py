@@ -143,7 +143,9 @@ def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
     assert place.values() == Counter([1])
 
 
-def test_an_object_overwritten_and_read_by_another_run_is_not_lost(place: Place, process: Any) -> None:
+def test_the_newest_version_of_an_object_stays_if_another_run_commits_it_first(
+    place: Place, process: Any
+) -> None:
     """The object must have one row, of its newest version."""
     one, other = process(), process()
     place.put("a", 0)

@@ -48,7 +48,7 @@ def test_a_reserved_change_counts_as_being_written(place):
 
 
 def test_an_open_batch_is_found_by_its_chain(place):
-    """Without a Dagster instance, a batch counts only as long as its chain lacks the slot's stamp."""
+    """Without a Dagster instance, a batch counts as open only as long as its chain lacks the slot's stamp."""
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])
     place.open_batch(2, slots=[15 - SLOT])
@@ -156,7 +156,7 @@ def test_an_unannounced_change_is_unseen(place):
     place.pass_time(5)
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
-    assert "for another key, since the signal's writer queues" in said(place.ask())[1]
+    assert "for another key, because the signal's writer queues" in said(place.ask())[1]
     place.publish(Put(key=other, body=b""), queued=False)
     assert place.ask().verdict.kind == "signalled"
     assert place.ask(seen=digest_of(place.signal_etag())).verdict.kind == "unseen"

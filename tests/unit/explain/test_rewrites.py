@@ -38,7 +38,7 @@ def process(request):
     return Rounds(store=MemoryObjectStore(), vectors=request.param, more={"sizes": SIZES})
 
 
-def test_new_objects_write_nothing_again(process):
+def test_batches_of_new_objects_write_nothing_again(process):
     first = of_last_version(process, objects("a", range(100)))
     size = sum(pack.size for pack in process.table.opened().packs.values())
     assert first == Rewrites(again=0, changed=size)
@@ -48,8 +48,8 @@ def test_new_objects_write_nothing_again(process):
     )
 
 
-def test_scattered_overwrites_write_many_files_again_without_vectors(process):
-    """Each batch overwrites one object in each pack. With vectors, no file is written again."""
+def test_without_vectors_scattered_overwrites_cause_many_files_to_be_written_again(process):
+    """The batch overwrites few objects, spread over the packs. With vectors, no file is written again."""
     bucket = objects("a", range(300))
     process.commit(process.planned(bucket))
     size = sum(pack.size for pack in process.table.opened().packs.values())
@@ -88,7 +88,7 @@ def test_merges_and_other_commands_do_not_count(process):
     assert found.changed > 0
 
 
-def test_warning_needs_many_bytes_and_a_large_share():
+def test_a_warning_is_given_only_for_many_bytes_and_a_large_share():
     enough = REWRITE_WARN_BYTES
     some = [Rewrites(again=enough // 2, changed=1), Rewrites(again=enough // 2, changed=0)]
     assert total(some) == Rewrites(again=enough, changed=1)

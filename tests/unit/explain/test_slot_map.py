@@ -13,7 +13,7 @@ MAP = SlotMap(
 )
 
 
-def test_failing_comes_before_in_flight_and_age() -> None:
+def test_a_failing_slot_is_shown_as_failing_even_while_it_is_in_flight() -> None:
     """If a failing slot were shown as in flight, nobody would see the failure."""
     states = MAP.states()
     assert states[:5] == ["under a minute", "under a day", "in flight", "failing", "no commit"]

@@ -74,7 +74,7 @@ def run(*arguments: str, columns: int = 120) -> Result:
 
 
 @pytest.mark.server
-def test_status_shows_queue_batches_and_last_commit(source: Source) -> None:
+def test_status_shows_the_queue_and_the_batches_and_the_last_commit(source: Source) -> None:
     """At first, the status must show that the source is empty. Later the status must show a queue, a batch in flight
     and a rescan, and at the end a commit with its latency.
     """

@@ -179,7 +179,7 @@ def test_content_takes_precedence_over_the_name() -> None:
     assert not is_text("plain".encode("utf-16"), "k", "utf-8")
 
 
-def test_compressed_and_encoded_texts_are_read_by_record() -> None:
+def test_compressed_and_encoded_texts_are_read_record_by_record() -> None:
     assert by_record("a/b.jsonl.GZ", "utf-8")
     assert by_record("b.csv", "cp1252")
     assert not by_record("b.csv", "UTF8")

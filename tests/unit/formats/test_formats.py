@@ -74,8 +74,8 @@ class TestJsonLines:
         assert all(reason in r.reason for r in rejects), rejects[0].reason
 
     def test_records_over_several_lines_are_rejected(self) -> None:
-        """Otherwise, the next line could complete such a record, and both records would be hidden. So each line is
-        rejected.
+        """Each line of such a record is rejected. Otherwise, a damaged line and the next line could become one record,
+        and nobody would notice.
         """
         rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [2, 3]
@@ -125,7 +125,7 @@ class TestJsonLines:
             ((MAX_COLUMNS - 2, MAX_SCHEMA_BYTES - 1000), ""),
         ],
     )
-    def test_unknown_fields_of_a_full_schema_name_the_remedy(
+    def test_the_reject_of_an_unknown_field_names_the_remedy_if_the_schema_is_full(
         self, fmt: str, size: tuple[int, int], full: str
     ) -> None:
         """The reject names the field (its name may have any length), the limit, and the remedy."""
@@ -139,7 +139,7 @@ class TestJsonLines:
         assert ("declare `schema`" in found.reason) == bool(full)
 
     def test_offsets_are_right_for_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Objects longer than a block, and blocks of several objects, keep their offsets."""
+        """Offsets are right if an object is longer than a block, and if a block has several objects."""
         monkeypatch.setattr("s3notify_platform.formats.records.BLOCK_BYTES", 40)
         lines = [b'{"a":%d}' % n if n % 7 else b"bad %d" % n for n in range(50)]
         objects = [b"\n".join(lines), b"\n".join(lines[:3]) + b"\n", b"".join(lines[:1]), lines[1]]

@@ -91,7 +91,7 @@ def test_a_key_that_occurs_twice_is_a_reject(key: str) -> None:
     assert [reject.offset for reject in rejects] == [25]
 
 
-def test_an_absent_nested_column_rejects_only_bad_records() -> None:
+def test_only_bad_records_are_rejected_if_a_nested_column_is_absent() -> None:
     """One bad record must not reject records of other objects."""
     schema = pa.schema(
         [("id", pa.int64()), ("name", pa.string()), ("lines", pa.list_(pa.struct([("x", pa.int64())])))]

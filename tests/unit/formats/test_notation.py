@@ -294,7 +294,7 @@ def test_new_fields_have_the_type_of_the_notation(fmt: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("fmt", FMTS)
-def test_without_settings_the_format_is_unchanged(fmt: str) -> None:
+def test_values_are_read_as_usual_without_settings_of_a_notation(fmt: str) -> None:
     """Without settings of a notation, values must be read as usual."""
     assert FORMATS[fmt].configured(FormatSettings()) is FORMATS[fmt]
     assert FORMATS[fmt].configured(FormatSettings(time_zone="UTC")) == FORMATS[fmt] or fmt in (

@@ -237,7 +237,9 @@ def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
 
 
 def test_fields_with_the_same_name_are_kept() -> None:
-    """A cast would drop one of the fields. So the value counts as a mismatch, and is rescued as pairs."""
+    """A cast would drop one of the fields. So the struct counts as a mismatch, and is rescued as pairs of name and
+    value.
+    """
     body = parquet(ODD["twins"])
     schema = pa.schema([("id", pa.int64()), ("v", pa.struct([("t", pa.int64())]))])
     assert take([body], schema, "parquet")[0] == []

@@ -144,7 +144,7 @@ for _ in range(2):
 """
     command = [sys.executable, "-c", program]
     body = one_long_value(200, 1_000_000, store_schema=False)
-    # Arrow's own allocators would reserve more than the limit before it is set.
+    # Arrow's own allocators would reserve more than the limit before the limit is set.
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     found = subprocess.run(command, check=True, capture_output=True, input=body, timeout=120, env=environment)
     printed = found.stdout.decode()

@@ -1,6 +1,6 @@
 """A new format is one file and one entry.
 
-The format in this file is read as a whole, in parts, compressed, and by inference.
+Objects of the format in this file are read as a whole, in parts and compressed, and their schema is inferred.
 """
 
 import gzip
@@ -43,7 +43,7 @@ class Pairs(FieldLines):
 
 
 class Escaped(Pairs):
-    """The same, with JSON's escapes in the values."""
+    """Lines like those of `Pairs`, with JSON's escapes in the values."""
 
     name = "escaped"
 
@@ -102,7 +102,7 @@ def test_parts_give_the_same_as_the_whole(pairs: Format, places: list[int]) -> N
     assert found[-1][1].reach_end
 
 
-def test_compressed_objects_are_read_by_record(pairs: Format) -> None:
+def test_compressed_objects_are_read_record_by_record(pairs: Format) -> None:
     body = gzip.compress(BODY)
     assert not pairs.may_be_cut("a.kv.gz", "utf-8")
     split = Split(version=version(body), start=3, end=len(body), by_record=True)
@@ -112,7 +112,9 @@ def test_compressed_objects_are_read_by_record(pairs: Format) -> None:
 
 
 def test_malformed_records_are_rejected() -> None:
-    """Otherwise a bad line would spoil its neighbours. Both ways of conversion are tried: few records, and many."""
+    """Otherwise a bad line would spoil its neighbours. Few records and many records are converted in different ways, so
+    the test tries both.
+    """
     for count in (1, 100):
         body = b"id=1 name=ada\n" * count + b"junk\n\xff=1\nid=y name=eve\n"
         rows, rejects = take([body], SCHEMA, "pairs")

@@ -409,7 +409,9 @@ def test_no_csv_value_is_lost_by_rescue(contents: list[list[str]], inferred: boo
     ],
 )
 def test_a_reject_names_the_type_that_accepts_the_value(path: str, text: str, columns: str) -> None:
-    """Otherwise a first sample with a wrong type would reject all later objects, and nobody would know the remedy."""
+    """Otherwise nobody would know the remedy if all later objects are rejected because the first sample had a wrong
+    type.
+    """
     inner = pa.struct([("at", pa.int64()), ("all", pa.list_(pa.struct([("n", pa.int32())])))])
     lists = pa.list_(pa.list_(pa.int64()))
     schema = pa.schema(

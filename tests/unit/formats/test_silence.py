@@ -89,7 +89,7 @@ FILES: dict[str, tuple[Callable[[int, str], bytes], tuple[str, ...]]] = {
 CODECS = {"": bytes, **COMPRESS}
 ENDLESS = ("", "k.sz", "k.snappy")
 SAMPLE = 100
-"""The number of an object's bytes that a sample changes."""
+"""The number of an object's bytes in which the sample changes a bit, besides the bytes at both ends."""
 CASES = [(fmt, codec) for fmt in TEXTS for codec in CODECS]
 CASES += [(fmt, codec) for fmt, (_, codecs) in FILES.items() for codec in codecs]
 every_case = pytest.mark.parametrize(("fmt", "codec"), CASES)
@@ -109,7 +109,7 @@ def key_of(fmt: str, codec: str) -> str:
 class Outcome:
     rows: int
     said: int
-    """The number of rejects, and of failures of a part."""
+    """The number of rejects plus the number of failed parts."""
     values: tuple[object, ...] = ()
 
 

@@ -116,8 +116,8 @@ def test_parquet_splits_give_each_row_once(rows: int, group: int, at: list[int])
 
 
 def test_tiny_row_groups_are_read_once() -> None:
-    """A split has the row groups whose middle byte is in its range. Otherwise, several tiny row groups with the same
-    middle byte could be read twice.
+    """A split has the row groups whose middle byte is in its range. No row group may be read twice, even if several
+    tiny row groups have the same middle byte.
     """
     sink = io.BytesIO()
     table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
@@ -211,7 +211,7 @@ def test_a_sample_is_the_beginning_of_the_text() -> None:
     assert sample_of(Remote(b"a,b\n1"), "k", "utf-8") == b"a,b\n1"
 
 
-def test_a_parquet_sample_is_its_footer() -> None:
+def test_the_sample_of_a_parquet_object_is_the_footer() -> None:
     body = parquet_of(50_000, 1000)
     source = Remote(body)
     (schema,) = FORMATS["parquet"].schemas(source, "k", "utf-8")

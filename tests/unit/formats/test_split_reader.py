@@ -117,7 +117,7 @@ def test_a_quoted_value_may_span_splits() -> None:
     assert (len(found), end.reach_end) == (1, True)
 
 
-# By record
+# Reading record by record
 
 compressions = st.sampled_from(sorted(COMPRESS))
 
@@ -131,9 +131,9 @@ compressions = st.sampled_from(sorted(COMPRESS))
     st.booleans(),
     tiny,
 )
-# These bytes begin like a text in UTF-32.
+# In UTF-16, this text has the first bytes of a text in UTF-32.
 @example(("jsonl", b"\0"), "utf-16", 0, False, Limits())
-def test_reading_by_record_resumes_exactly(
+def test_reading_record_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
     """Reads in steps of a few bytes give each record once, with its offset in the decoded text."""
@@ -167,7 +167,7 @@ def test_reading_by_record_resumes_exactly(
     assert found == whole(text, fmt, SCHEMAS[fmt])
 
 
-def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
+def test_a_step_ends_with_the_record_that_reaches_the_limit() -> None:
     body = gzip.compress(b"".join(b"%09d\n" % n for n in range(100)))
     for limit, count in ((1, 1), (10, 1), (11, 2), (100, 10), (101, 11)):
         split = Split(version=version(body, "k"), start=7, end=0, by_record=True, limit_bytes=limit)
@@ -178,8 +178,8 @@ def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
 def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
-    """Only an object's content shows that the object is compressed. So the other splits must notice the compression,
-    and return no rows.
+    """In this test, only the object's content shows that the object is compressed. So the other splits must notice the
+    compression, and return no rows.
     """
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)

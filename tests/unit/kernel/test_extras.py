@@ -86,7 +86,7 @@ def test_an_installation_without_extras_publishes_and_follows_changes(
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.thorough
-def test_the_extra_spark_runs_a_job_on_an_executor(
+def test_an_installation_with_the_extra_spark_runs_a_job_on_an_executor(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
     """Otherwise `ingest` would need Dagster although only the extra `spark` is installed."""

@@ -24,7 +24,7 @@ KEYS = [f"{n:03}/../k" for n in range(fetch.WINDOW_OBJECTS + 8)]
 
 
 class Slow(CountingStore):
-    """A bucket that delays the answers to `held` requests until `go_on`."""
+    """A bucket that delays the answers to `held` requests until `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -97,7 +97,9 @@ def of_packs(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_dropped_generator_waits_for_no_reads(
     begun: Callable[[Slow, pytest.MonkeyPatch], Iterator[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The garbage collector may end a generator in any thread: a wait there could deadlock on a lock."""
+    """The garbage collector may end a generator in a thread that has a lock. If this thread waited, it could wait for
+    ever.
+    """
     store = Slow()
     reading = begun(store, monkeypatch)
     next(reading)

@@ -40,7 +40,7 @@ def test_texts_become_values():
         ({"manny": 7}, "manny: there is no such setting; did you mean many?"),
     ],
 )
-def test_a_wrong_value_is_named_with_the_remedy(given, said):
+def test_the_error_of_a_wrong_value_names_the_setting_and_the_remedy(given, said):
     """Otherwise a user would not learn which setting is wrong, or which values it may have."""
     with pytest.raises(UsageError) as raised:
         values_in(given, named(Toy))

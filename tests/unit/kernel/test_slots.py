@@ -40,7 +40,7 @@ def test_the_smallest_and_largest_slot_counts_are_allowed(slots):
 
 
 @given(key=st.text(st.characters(exclude_categories=["Cs"])), slots=st.integers(1, 1000))
-def test_every_key_has_a_slot_that_a_partition_key_preserves(key, slots):
+def test_the_slot_of_every_key_can_be_read_from_its_partition_key(key, slots):
     """Otherwise Dagster would run the partition of another slot than the changed slot."""
     slot = slot_of(key, slots)
     assert slot_from_partition_key(str(slot), slots) == slot

@@ -181,7 +181,7 @@ def refusal_of_dagster(attributes: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None:
+def test_commands_and_dagster_accept_the_same_values(tmp_path: Path, name: str) -> None:
     """If commands accepted a YAML that Dagster refuses, or the reverse, the error would appear only in production."""
     good, bad = given(name)
     assert good
@@ -338,7 +338,7 @@ CRONS = {
 }  # fmt: skip
 
 
-def test_accepted_schedules_are_accepted_by_dagster() -> None:
+def test_schedules_that_commands_accept_are_accepted_by_dagster() -> None:
 
     @dg.job
     def nothing() -> None: ...

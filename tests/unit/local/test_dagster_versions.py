@@ -54,7 +54,7 @@ def test_the_remedy_for_a_dagster_that_is_too_new_is_the_older_one() -> None:
 @pytest.mark.parametrize(
     ("version", "pyspark"), [("1.12.4", "0.28.4"), ("1.14.0", "0.30.0"), ("1.14.0", "0.29.27")]
 )
-def test_another_minor_is_refused(version: str, pyspark: str) -> None:
+def test_another_minor_version_is_refused(version: str, pyspark: str) -> None:
     found = compared(packages(version, pyspark=pyspark))
     assert found.refused
     assert f"dagster {version} is installed, but" in found.problem
@@ -79,7 +79,7 @@ def test_the_import_checks_the_versions() -> None:
     check_pair("1.13.99", "0.29.99")
 
 
-def test_a_component_of_another_minor_names_the_line_to_type(tmp_path: Path) -> None:
+def test_the_component_names_the_line_to_type_if_dagster_has_another_minor_version(tmp_path: Path) -> None:
     """A user sees this message when the project's YAML is loaded."""
     program = (
         "import dagster; dagster.__version__ = '1.14.2'\n"

@@ -1,4 +1,4 @@
-"""The fingerprint of a transform's source: the edits that change it, and the edits that do not."""
+"""The fingerprint of a transform's code: the edits that change the fingerprint, and the edits that do not."""
 
 import importlib
 import json
@@ -137,7 +137,9 @@ def test_an_irrelevant_change_keeps_the_fingerprint(of: Callable[..., str], what
     ],
 )
 def test_any_callable_has_a_fingerprint(of: Callable[..., str], path: str, old: str, new: str) -> None:
-    """The result of a function, an instance, or a named lambda has the fingerprint of the statement that defines it."""
+    """A callable that a function returns, an instance, and a named lambda each have the fingerprint of the statement
+    that defines them.
+    """
     assert of(edited("proj/jobs.py", old, new), path) != of(BASE, path) != ""
 
 
@@ -161,10 +163,10 @@ def test_a_slot_asset_has_the_fingerprint_of_its_function(of: Callable[..., str]
     assert one == two != other
 
 
-def test_declared_arguments_of_slot_assets_are_read_from_source(
+def test_declared_arguments_of_slot_assets_are_read_from_source_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An argument whose value is not in the source text is unknown."""
+    """An argument whose value is not in the source code is unknown."""
     text = """
 import s3notify_platform as s
 from s3notify_platform import s3_slot_asset
@@ -191,7 +193,7 @@ nothing = 1
     }
 
 
-def test_no_transform_is_a_code_version_too() -> None:
+def test_a_source_without_a_transform_has_a_code_version_too() -> None:
     """Rows made without a transform must become stale when a transform is added."""
     assert fingerprint(None) == fingerprint("") == NO_TRANSFORM
 
@@ -211,10 +213,10 @@ def test_no_transform_is_a_code_version_too() -> None:
         ({}, "..."),
     ],
 )
-def test_code_without_readable_source_has_no_fingerprint(
+def test_code_that_cannot_be_read_has_no_fingerprint(
     of: Callable[..., str], files: dict[str, str], path: str
 ) -> None:
-    """Missing, broken or huge sources must not stop definitions from loading."""
+    """Missing, broken or huge files of code must not stop definitions from loading."""
     assert of(files, path) == ""
 
 
@@ -265,7 +267,7 @@ def in_another_process(folder: Path, path: str, *, imported: str = "") -> str:
 
 
 def test_every_process_computes_the_same_fingerprint(of: Callable[..., str], tmp_path: Path) -> None:
-    """The fingerprint must not depend on imports of the project, and must not run it."""
+    """The fingerprint must not depend on imports of the project, and no code of the project may be run."""
     files = BASE | {"proj/lib/text.py": "import sys\nsys.argv.append('ran')\n" + BASE["proj/lib/text.py"]}
     here = of(files)
     folder = written(tmp_path / "elsewhere", files)

@@ -63,7 +63,7 @@ def asked(port, method, path, *, body=None, headers=None, tls=None):
         made.request(method, path, body, headers or {})
         answer = made.getresponse()
         return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):  # closed without an answer
+    except (OSError, http.client.HTTPException):  # the server sent no answer
         return 0, b""
     finally:
         made.close()

@@ -169,7 +169,7 @@ def test_step_is_committed_after_others_changed_slots(rounds):
 
 
 def test_step_is_committed_after_others_let_the_schema_grow(rounds):
-    """Otherwise the compaction would take the new column out of the schema, or would be dropped for nothing."""
+    """Otherwise the step would remove the new column from the schema, or would be dropped without need."""
     bucket, turns = filled(rounds), []
 
     def other():
@@ -201,7 +201,7 @@ def test_step_is_dropped_after_others_removed_packs_or_hid_rows(rounds):
     assert_compact(rounds, bucket)
 
 
-def test_compaction_ends_if_batches_always_win(rounds):
+def test_compaction_ends_if_batches_always_commit_first(rounds):
     bucket, turns = filled(rounds), []
 
     def other():
@@ -230,7 +230,7 @@ def test_two_concurrent_compactions_merge_each_file_once(rounds):
     assert_compact(rounds, bucket)
 
 
-def test_round_planned_before_a_compaction_withdraws_rows_from_the_merged_packs(rounds):
+def test_round_that_was_planned_before_a_compaction_withdraws_rows_from_the_merged_packs(rounds):
     bucket = filled(rounds)
     process = rounds()
     bucket[min(bucket)] = ("mine", (7, 8, 9))

@@ -194,7 +194,7 @@ def test_erase_refuses_existing_objects_foreign_keys_and_lost_tables(ministack: 
         erase(place.source, "raw/a")
 
 
-def test_erase_clears_the_queue_without_a_table(ministack: S3Server) -> None:
+def test_erase_clears_the_queue_if_there_is_no_table(ministack: S3Server) -> None:
     place = Place(ministack, slots=1)
     queue = place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=1))
@@ -223,7 +223,7 @@ ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fau
 @pytest.mark.parametrize(
     ("first", "fault"), [ALL[0], *(pytest.param(*each, marks=pytest.mark.thorough) for each in ALL[1:])]
 )
-def test_erasure_killed_at_any_write_is_completed_by_a_repetition(
+def test_erasure_that_is_killed_at_any_write_is_completed_by_a_repetition(
     ministack: S3Server, first: int, fault: Fault
 ) -> None:
     """Otherwise a kill could lose rows of other objects, or leave traces of the erased object."""

@@ -16,7 +16,7 @@ from tests.support.log_tables import beaten
 from tests.support.raw_search import holding
 
 ROWS = (471147114712, 471147114711, 8)
-"""The numbers of the object, as `filled` has committed them last."""
+"""The numbers in the object's records, as `filled` has last committed them."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def rounds(store, clock, vectors, monkeypatch):
 
 
 def erased(rounds, clock, *others):
-    """Erases the object, after each of the other writers was first once."""
+    """Erases the object. Each of the other writers commits once just before the erasure does."""
     left = [*others]
     done = erase(beaten(rounds().whole, left), A, KEY, clock=clock)
     assert not left, "each writer was first"
@@ -109,7 +109,7 @@ def test_erasure_fails_at_a_refused_version_of_another_engine(rounds, clock):
 
 @pytest.mark.parametrize("key", [KEY, "b-person88"], ids=["the same object", "another object"])
 def test_two_erasures_at_once_leave_nothing_of_their_objects(rounds, store, clock, key):
-    """The other erasure may have cut the log below the version on which this erasure was planned."""
+    """The other erasure may have emptied the version on which this erasure was planned."""
     bucket = filled(rounds, clock)
     if key != KEY:
         commit(rounds(), {**bucket, KEY: ("etag4711-b", ROWS), key: ("x", (1, 2, 3))})
@@ -139,7 +139,7 @@ def test_erasure_holds_a_busy_table(rounds, store, clock):
     check(rounds, store, clock, bucket)
 
 
-def test_writers_wait_for_a_killed_erasure_until_its_repetition(rounds, store, clock):
+def test_writers_wait_until_a_killed_erasure_is_repeated(rounds, store, clock):
     bucket = filled(rounds, clock)
     dead = FaultyStore(store, lambda _: Fault.CRASH_BEFORE if held(rounds) else Fault.NONE)
 

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.server
 
 
 def test_migration_to_another_prefix_keeps_the_table(ministack: S3Server) -> None:
-    """Runs with the new prefix are refused until the migration; the next runs then add and withdraw objects."""
+    """After the migration, runs with the former prefix are refused. The next runs with the new prefix add and withdraw
+    rows.
+    """
     place = Place(ministack)
     for number in range(150):
         place.put(f"{'a' if number < 10 else 'b'}/{number}", number)

@@ -92,8 +92,8 @@ def test_replaced_version_far_below_the_newest_is_restored(store):
 
 
 def test_versions_that_followed_a_replaced_one_are_removed(store):
-    """The late write happens before `known` names the version. Another writer then plans its commit on top of the late
-    version.
+    """A late write replaces the version before `known` names the version. Another writer then plans its commit on top
+    of the late version.
     """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
@@ -125,7 +125,7 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
     assert by_leases(store).counted() == {1: 1}
 
 
-def test_version_replaced_before_it_was_known_is_not_restored(store):
+def test_version_that_was_replaced_before_it_was_known_is_not_restored(store):
     """Another writer committed on top of the late version, and reported its commit as successful. So the late version
     must stay.
     """

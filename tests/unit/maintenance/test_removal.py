@@ -108,7 +108,9 @@ def test_remove_deletes_everything_of_a_source(
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.thorough)])
-def test_removal_killed_at_any_delete_is_completed_by_a_repetition(ministack: S3Server, first: int) -> None:
+def test_removal_that_is_killed_at_any_delete_is_completed_by_a_repetition(
+    ministack: S3Server, first: int
+) -> None:
     """After the kill, runs refuse the table, since a version is missing. After a repetition nothing is left."""
     place, stay = prepared(ministack)
     versions = list_versions(place)
@@ -196,7 +198,7 @@ def test_topic_that_serves_two_tables_stays_for_the_other_table(ministack: S3Ser
     assert queue.topics.get("orders").tables == ("another",)
 
 
-def test_records_of_sources_with_the_same_name_prefix_stay(ministack: S3Server) -> None:
+def test_records_of_sources_whose_names_begin_with_the_removed_name_stay(ministack: S3Server) -> None:
     """The removal removes only the records of the source's own table and of its slot assets."""
     place, _ = prepared(ministack)
     others = ["_s3notify-known/orders2", "_s3notify-known/orders2.2edaily"]

@@ -110,7 +110,7 @@ def test_schema_rollback_is_refused_while_a_column_to_be_removed_has_a_value() -
     assert site.newest().version == 3
 
 
-def test_schema_rollback_is_refused_if_the_table_has_changed_since() -> None:
+def test_schema_rollback_is_refused_if_the_table_has_changed_after_the_plan() -> None:
     """Otherwise a value that was added meanwhile could be lost."""
     site = Site()
     planned = plan_schema_rollback(site.table, 1)

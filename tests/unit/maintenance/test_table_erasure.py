@@ -184,7 +184,7 @@ def test_late_version_conflicts_with_an_emptied_version(rounds, store, clock):
     assert rounds().contents() == {**bucket, "c1": ("newer", (2,)), "d1": ("mine", (1,))}
 
 
-def test_young_files_stay_since_a_run_may_name_them(rounds, store, clock):
+def test_young_files_stay_because_a_run_may_name_them(rounds, store, clock):
     """The object is in the bucket again, and a run that has begun to ingest it has written young files."""
     bucket = filled(rounds, clock)
     erase(rounds().whole, A, KEY, clock=clock)
@@ -241,7 +241,7 @@ def test_warm_process_opens_the_table_again_after_an_erasure(rounds, clock):
 
 
 def after_write(number):
-    """Crashes after this number of writes. The process is dead from then on."""
+    """Crashes after the write with this number, counted from 0. The process is dead from then on."""
     seen = 0
 
     def schedule(call):
@@ -260,7 +260,7 @@ def before_request(number):
 
 
 @pytest.mark.parametrize("kills", [after_write, before_request], ids=["after writes", "before requests"])
-def test_erasure_killed_at_any_step_is_completed_by_a_repetition(rounds, store, clock, kills):
+def test_erasure_that_is_killed_at_any_step_is_completed_by_a_repetition(rounds, store, clock, kills):
     """The table is whole after each step, and nothing except the object is removed from it."""
     filled(rounds, clock)
     saved = dict(store._objects)

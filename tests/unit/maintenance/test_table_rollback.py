@@ -152,7 +152,7 @@ def test_rollback_never_lowers_the_protocol(rounds):
     assert rounds().contents(found) == first
 
 
-def test_rollback_has_nothing_left_to_commit_after_the_same_rollback(rounds):
+def test_rollback_has_nothing_left_to_commit_if_another_writer_made_the_same_one(rounds):
     first, at_first, _, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -168,7 +168,7 @@ def test_rollback_fails_if_the_table_was_begun_again(rounds):
         change.onto(replace(change.readable, table="another"))
 
 
-def test_round_planned_before_a_rollback_commits_only_unchanged_slots(rounds):
+def test_round_that_was_planned_before_a_rollback_commits_only_unchanged_slots(rounds):
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = process.planned({**second, "a1": ("mine", (1, 2)), "b1": ("mine", (1, 2))})
@@ -181,7 +181,7 @@ def test_round_planned_before_a_rollback_commits_only_unchanged_slots(rounds):
 # Files removed by vacuum
 
 
-def test_error_of_a_rollback_to_a_version_cut_by_vacuum_names_the_oldest_version(rounds, clock):
+def test_rollback_to_a_version_that_vacuum_removed_fails_and_names_the_oldest_version(rounds, clock):
     _, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 22)
     cleaned(rounds, clock)

@@ -317,7 +317,7 @@ def test_pass_without_a_table_does_nothing(world):
     ],
 )
 def test_invalid_tags_are_refused(text):
-    """The error is raised when the source is read."""
+    """The error is raised when the source's settings are read."""
     with pytest.raises(UsageError, match="committed_tags"):
         Input(bucket=S3Config(bucket="b"), committed_tags=text)
 

@@ -1,4 +1,4 @@
-"""Refused versions of other engines, and the rollback that undoes them."""
+"""Versions of other engines that readers and writers refuse, and the rollback that undoes these versions."""
 
 import io
 from dataclasses import replace

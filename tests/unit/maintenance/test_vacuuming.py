@@ -1,4 +1,4 @@
-"""The objects that vacuum removes and keeps: versions within the retention, and files of unfinished runs."""
+"""The objects that vacuum removes. Versions within the retention and files of unfinished runs stay."""
 
 import json
 from dataclasses import replace
@@ -97,11 +97,13 @@ def test_run_that_slept_does_not_commit_removed_files(table, store, clock):
     assert table.counted() == {1: 1}
 
 
-def test_log_is_cut_only_below_a_checkpoint_named_longer_than_a_run_takes(table, store, clock):
+def test_log_is_cut_only_below_a_checkpoint_that_has_been_named_for_longer_than_a_run_takes(
+    table, store, clock
+):
     for _ in range(2 * CHECKPOINT_EVERY + 1):
         commit(table, 1)
     clock.sleep(RETENTION + 1)
-    cleaned(table)  # vacuum leaves a mark
+    cleaned(table)  # leaves a mark of the named checkpoint, and cuts nothing
     assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
     clock.sleep(RUN + 1)
     commit(table, 2)
@@ -134,7 +136,7 @@ def _files(snapshot):
     return {LAYOUT.file(path) for path in snapshot.packs}
 
 
-def test_process_that_slept_below_the_cut_opens_the_table_again(table, store, clock):
+def test_process_whose_snapshot_is_below_the_cut_opens_the_table_again(table, store, clock):
     kept = commit(table, 1)
     for _ in range(2 * CHECKPOINT_EVERY):
         commit(table, 1)

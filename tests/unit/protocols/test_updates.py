@@ -13,7 +13,7 @@ DOUBTS = [Fault.LOST, Fault.REFUSED, Fault.LATE]
 
 
 def writes(records, faults):
-    """Writes over a store whose calls have these faults, in order."""
+    """Returns `Updates` over a record store whose calls have these faults, in order."""
     return Updates(FaultyStore(records, scripted(dict(enumerate(faults)))), HandClock())
 
 

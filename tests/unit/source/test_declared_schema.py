@@ -1,4 +1,6 @@
-"""Declared schemas are checked without Spark. `tests/spark/test_schema.py` compares the results with Spark's."""
+"""Declared schemas are checked without Spark. `tests/spark/test_schema.py` compares the results with the results of
+Spark.
+"""
 
 import pytest
 

@@ -180,7 +180,7 @@ def test_hints_accept_the_type_names_of_spark() -> None:
     )
 
 
-def test_object_columns_pickle() -> None:
+def test_object_columns_can_be_pickled() -> None:
     """Sources must be pickled, because they are sent to Spark's tasks."""
     given = input_of(partition_columns="dt date", metadata_columns="_size")
     assert pickle.loads(pickle.dumps(given)).object_columns == given.object_columns

@@ -185,8 +185,7 @@ def of_flags(given: dict[str, Any]) -> Source:
 def test_a_setting_has_the_same_effect_from_everywhere(without: tuple[str, ...], tmp_path: Path) -> None:
     """Component, IO manager, data source, flags and file must make the same source.
 
-    All settings have values other than their defaults. Of two settings that exclude each other, one setting is left
-    out.
+    All settings have values other than their defaults. If two settings exclude each other, one of them is left out.
     """
     given = {setting.name: other(setting) for setting in OWN if setting.name not in without}
     source, flat = S3NotifyComponent(**given, **GROUPS).assets().io.source, ungrouped(given | GROUPS)

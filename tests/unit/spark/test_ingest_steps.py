@@ -74,7 +74,7 @@ def steps_of(
 
 
 def test_failures_are_kept_without_keys(clock: HandClock, source: Source) -> None:
-    """`erase` must not leave the key of an object that could not be read. The process's log has the keys."""
+    """Otherwise `erase` would leave keys of unreadable objects in the backlog. Only the process's log has them."""
     said: list[str] = []
     slots = frozenset({GOOD, BAD, PART, MENDED})
     steps = steps_of(source, Decision(how="follow", topic="e", slots=slots), clock, [], said)
@@ -89,7 +89,7 @@ def test_failures_are_kept_without_keys(clock: HandClock, source: Source) -> Non
 
 
 def test_failed_and_unfinished_slots_wait_in_the_backlog(clock: HandClock, source: Source) -> None:
-    """Without a listing, no other slot leaves the backlog. The failed slot is requested again after its backoff."""
+    """Without a listing, no slot leaves the backlog. The failed slot is requested again after its backoff."""
     later: list[tuple[float, Callable[[], None]]] = []
     slots = frozenset({GOOD, BAD, PART, MENDED})
     steps = steps_of(source, Decision(how="follow", topic="e", slots=slots), clock, later, [])

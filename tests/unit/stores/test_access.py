@@ -141,9 +141,11 @@ def test_a_role_is_assumed_at_the_first_request(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_messages_name_the_endpoint_of_aws_variables(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """Otherwise errors and `s3notify status` would name AWS although another server is used. A given endpoint takes
-    precedence.
+def test_messages_name_the_endpoint_that_aws_variables_set(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Otherwise errors and `s3notify status` would name AWS although another server is used. An endpoint in the
+    settings takes precedence over these variables.
     """
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)

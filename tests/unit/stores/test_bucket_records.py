@@ -55,7 +55,7 @@ class LossyStore(CountingStore):
 
 
 def begun(records):
-    """Returns the same records, after they have tested the store's conditions on DELETE."""
+    """Returns the same record store, after it has tested whether the bucket honours conditions on DELETE."""
     records.remove("p", "begun", expected=Version(records.create("p", "begun", b"").etag))
     return records
 
@@ -71,7 +71,7 @@ def records(store):
 
 
 @given(NAMES)
-def test_quoted_names_are_one_segment_and_can_be_unquoted(name):
+def test_quoted_names_have_no_slash_and_can_be_unquoted(name):
     """Otherwise a name with unusual characters would be lost, or would be outside of its partition."""
     quoted = quote(name)
     assert unquote(quoted) == name
@@ -142,7 +142,7 @@ def test_an_add_without_any_answer_is_unknown(records, store):
 @pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, warm):
-    """RGW answers a writer that lost a race with 500, too. Without tokens in the counter, an addition would count twice
+    """RGW also answers 500 to a writer that lost a race. Without tokens in the counter, an addition would count twice
     or not at all.
     """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
@@ -212,7 +212,7 @@ def test_requests_are_those_of_the_docstring(records, store):
     assert [meta.key for meta in store.store.list("").objects] == ["r/p/n"]
 
 
-def test_keys_that_do_not_recur_leave_nothing(store):
+def test_records_whose_keys_do_not_recur_leave_no_tombstone(store):
     """Otherwise each removed record would leave a tombstone for ever if the store ignores conditions on DELETE."""
     ignoring = CountingStore(IgnoringStore(store, ignores={"delete"}))
     records = ObjectRecordStore(ignoring, "r/", keys_recur=lambda partition: partition == "again")

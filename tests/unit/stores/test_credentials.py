@@ -44,7 +44,7 @@ def keys_of(session):
 @pytest.mark.parametrize(
     "kind", [lambda **k: S3Config(bucket="b", **k), lambda **k: DynamoConfig(table="t", **k)]
 )
-def test_names_are_pickled_and_values_are_refused(monkeypatch, kind):
+def test_names_of_variables_can_be_pickled_and_secret_values_cannot(monkeypatch, kind):
     """Otherwise a secret would be in Spark's tasks, or a task could not find its credentials."""
     monkeypatch.setenv("MY_KEY", "id")
     monkeypatch.setenv("MY_SECRET", SECRET)

@@ -52,7 +52,7 @@ def every_struct(kind: Any) -> Iterator[list[str]]:
     ],
 )
 def test_safe_name_has_letters_digits_and_underscores_only(name: str, safe: str) -> None:
-    """Otherwise names in some script would lose letters, or names that are already safe would change."""
+    """Otherwise names would lose letters that are not in ASCII, or names that are already safe would change."""
     assert safe_name(name) == safe
 
 

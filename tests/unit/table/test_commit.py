@@ -200,7 +200,7 @@ def test_change_whose_files_took_too_long_is_not_committed(store):
     assert len(versions(store)) == 1
 
 
-def test_late_version_below_a_newer_history_does_not_count(store):
+def test_late_version_in_the_part_of_the_log_that_was_cut_does_not_count(store):
     """Otherwise, if the log is cut during a write, the writer would report a commit that no reader sees."""
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})

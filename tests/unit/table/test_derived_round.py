@@ -241,7 +241,7 @@ def test_check_compares_the_rows_of_slots_with_the_manifest(derived):
     planned.slots = {Slot(A): replace(planned.slots[Slot(A)], rows=5)}
     process.commit(planned)
     checked = check_table(process.whole, process.table.opened())
-    assert checked.problems == ("slot 0 has 2 rows, but its manifest says 5",)
+    assert checked.problems == ("slot 0 has 2 rows, but the manifest says 5",)
     process.commit(process.planned({A: ["x"]}))
     assert check_table(process.whole, process.table.opened()).ok, "replacing a slot repairs it"
 

@@ -1,4 +1,4 @@
-"""The size of a manifest: what the largest tables need, and the refusal of a larger one."""
+"""The size of a manifest: the manifest of the largest tables is accepted, and a larger manifest is refused."""
 
 import json
 from dataclasses import fields
@@ -104,7 +104,7 @@ def manifest(
     )
 
 
-def test_manifest_of_1000_slots_with_full_inline_parts_has_120_kb() -> None:
+def test_manifest_of_1000_slots_with_full_inline_parts_has_at_most_120_kb() -> None:
     """Each commit writes a manifest, so its size is a part of the cost of a commit."""
     body = manifest(slots=full_slots(99_999, 3)).dumps()
     assert 90_000 < len(body) < 120_000

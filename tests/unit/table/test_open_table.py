@@ -48,7 +48,7 @@ def lose(store, *versions_):
         store.delete(LAYOUT.version(version))
 
 
-def test_without_create_nothing_is_written(store):
+def test_nothing_is_written_if_a_table_is_opened_without_create(store):
     _, found = opened(store, create=None)
     assert (found.id, found.snapshot) == ("", None)
     assert not store.list("").objects
@@ -71,7 +71,7 @@ def test_interrupted_creation_is_finished(store):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("dies_at", range(12))
-def test_creation_killed_at_any_request_is_finished(store, dies_at, fault):
+def test_creation_that_is_killed_at_any_request_is_finished(store, dies_at, fault):
     """Otherwise after a crash, the next run would use another id, or report a loss of versions."""
     with suppress(CrashedError):
         opened(FaultyStore(store, scripted({dies_at: fault})))

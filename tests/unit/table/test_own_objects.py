@@ -45,6 +45,6 @@ def test_objects_of_other_platforms_are_never_read() -> None:
         source_of(name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|raw")
 
 
-def test_only_usual_prefixes_belong_to_the_platform_in_another_bucket() -> None:
-    """Otherwise a source would skip user objects in a bucket where the platform's prefixes mean nothing."""
+def test_only_default_prefixes_belong_to_the_platform_in_another_bucket() -> None:
+    """Otherwise a source would skip user objects below prefixes that the platform uses only in its own bucket."""
     assert own_prefixes("b", platform_bucket="p", **PLACES) == ("_s3notify/", "_s3notify-known/")

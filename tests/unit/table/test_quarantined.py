@@ -106,7 +106,7 @@ def test_rows_of_the_same_version_stay():
     assert place.pending == []
 
 
-def test_retried_object_leaves_with_the_commit_of_its_rows():
+def test_retried_object_leaves_quarantine_with_the_commit_of_its_rows():
     """Otherwise an object would leave quarantine before its rows are committed."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2))
     place.quarantine(a=0)
@@ -118,7 +118,7 @@ def test_retried_object_leaves_with_the_commit_of_its_rows():
     before = place.facts.generation
     place.bucket["b"] = Body(
         etag="1", rows=3
-    )  # the same object, with a schema that now accepts all its records
+    )  # the object is the same, but its schema now accepts all its records
     place.committed()
     assert place.facts.generation == before + 1
     assert (place.failing, place.pending, place.facts.rejects) == ([], [], 0)
@@ -126,7 +126,7 @@ def test_retried_object_leaves_with_the_commit_of_its_rows():
     assert reasons_of(place.table, [SLOT]) == []
 
 
-def test_object_that_fails_again_returns_with_its_new_reason():
+def test_object_that_fails_again_returns_to_quarantine_with_its_new_reason():
     place = Quarantine(a=Body(etag="1", rows=3))
     place.quarantine(a=0)
     place.retry()

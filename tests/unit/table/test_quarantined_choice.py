@@ -29,8 +29,8 @@ def test_choice_selects_failing_objects_by_reason_and_key():
     ],
 )
 def test_choice_selects_by_column(reason, chosen):
-    """Otherwise a retry after a change of one column would include objects with other reasons, or omit objects of this
-    column.
+    """Otherwise a retry after a change of one column would include objects with other reasons, or omit objects whose
+    reasons name this column.
     """
     choice = Choice(columns=("m.m", "n"))
     rejects = pa.table({"_key": ["a"], "reason": [reason]})

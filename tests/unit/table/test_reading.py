@@ -188,7 +188,7 @@ def test_small_tables_take_few_tasks():
     assert plan_read(packs, [], tasks=100) == plan_read([], tasks=100) == []
 
 
-def test_batches_are_bounded():
+def test_bytes_of_a_batch_are_bounded():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=2, rows=30, size=1_000_000, group=1 << 30)
     batches = [*read_slots(store, LAYOUT, [pack], None, BIG)]

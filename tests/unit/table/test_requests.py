@@ -128,12 +128,12 @@ def process(table, monkeypatch):
     return found
 
 
-def test_new_object_reads_neither_states_nor_packs(process):
+def test_no_states_and_no_packs_are_read_for_a_new_object(process):
     """Otherwise each new object would cost additional requests."""
     assert process.round(["raw/new.json"], "e1") == {**PROBE, "PUT data": 1, **VERSION}
 
 
-def test_overwritten_object_reads_one_page_and_rewrites_one_pack(process):
+def test_one_page_is_read_and_one_pack_is_rewritten_for_an_overwritten_object(process):
     """Otherwise an overwrite would read more than the object's page of states and the pack of its rows."""
     found = process.round([KEYS[7]], "e1")
     assert found == {**PROBE, "GET state": 1, "GET data": 1, "PUT data": 2, **VERSION}

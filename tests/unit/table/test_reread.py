@@ -231,8 +231,8 @@ def test_earlier_round_is_planned_again():
     assert place.planned() == []
 
 
-def test_run_that_reads_the_slots_itself_goes_on_after_a_retry():
-    """Otherwise a retry of the run would read the same objects again, or signal slots that it reads itself."""
+def test_run_that_reads_the_slots_itself_goes_on_if_it_is_repeated():
+    """Otherwise the repeated run would read the same objects again, or signal slots that it reads itself."""
     place = place_of(3)
     for _ in range(2):
         found = place.backfill_by("run 1")

@@ -228,7 +228,7 @@ def test_empty_table_has_no_column_to_change() -> None:
 # Concurrent writers
 
 
-def test_rows_added_meanwhile_are_converted(site: RetypeSite) -> None:
+def test_rows_that_others_add_meanwhile_are_converted(site: RetypeSite) -> None:
     """Otherwise a table with frequent commits could never change a type."""
     site.commit("a1", INT, n=[1])
     turns: list[int] = []
@@ -245,7 +245,7 @@ def test_rows_added_meanwhile_are_converted(site: RetypeSite) -> None:
     assert known.held == ""
 
 
-def test_packs_merged_meanwhile_are_converted(site: RetypeSite) -> None:
+def test_packs_that_others_merge_meanwhile_are_converted(site: RetypeSite) -> None:
     for key in ("a1", "b1", "c1"):
         site.commit(key, INT, n=[1])
     merging = RetypeSite(store=site.store, vectors=site.vectors)
@@ -254,7 +254,7 @@ def test_packs_merged_meanwhile_are_converted(site: RetypeSite) -> None:
     assert site.rows() == {key: [{"n": 1}] for key in ("a1", "b1", "c1")}
 
 
-def test_columns_added_meanwhile_stay() -> None:
+def test_columns_that_others_add_meanwhile_stay() -> None:
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     other = RetypeSite(store=site.store)
@@ -274,7 +274,7 @@ def test_same_change_by_two_writers_is_made_once() -> None:
     assert site.rows() == {"a1": [{"n": 1}]}
 
 
-def test_later_of_two_different_changes_wins() -> None:
+def test_later_of_two_different_changes_is_made_on_top_of_the_earlier_one() -> None:
     """Otherwise the later change would convert packs that the earlier change has removed."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
@@ -344,7 +344,7 @@ class DyingStore(MemoryObjectStore):
         return super().put(key, body, **given)
 
 
-def test_change_killed_at_any_write_can_be_repeated() -> None:
+def test_change_that_is_killed_at_any_write_can_be_repeated() -> None:
     """Otherwise readers would see a mixture of the old and the new table."""
     for left in range(40):
         store = DyingStore()

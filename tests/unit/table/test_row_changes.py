@@ -118,7 +118,7 @@ def test_changes_of_some_slots_are_read_in_several_tasks():
     assert changed(process, 1, 2, tasks=8) == every
 
 
-def test_columns_of_changes_and_keys_may_be_left_out():
+def test_columns_of_the_changes_and_of_the_keys_may_be_left_out():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (2,))}))
     process.commit(process.planned({"b1": ("e2", (2,))}))

@@ -16,8 +16,8 @@ Steps
        does.
     2. A worker that has finished children reads the record, XORs the children's stamps into it, and replaces it by
        compare-and-set. If several threads stamp one chain at the same time, one thread sends all these stamps together.
-    3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain differs from an
-       unknown chain.
+    3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain can be distinguished
+       from an unknown chain.
     4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
        between.
 
@@ -37,8 +37,8 @@ Limits
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.
 
-Reading order: shared_chains (the client), plans (the change that each operation makes to a record), record (its JSON).
-`kernel.group_commit` combines the requests of threads.
+Reading order: shared_chains (the client), plans (the change that each operation makes to a record), record (the JSON of
+a record). `kernel.group_commit` combines the requests of threads.
 """
 
 from s3notify_platform.protocols.ack_chain.shared.record import child_stamp

@@ -1,4 +1,4 @@
-"""The client of shared chains: sends plans to a record store. The package's docstring states its guarantees."""
+"""The client of shared chains: sends plans to a record store. The package's docstring states the guarantees."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial

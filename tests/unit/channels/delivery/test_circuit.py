@@ -57,8 +57,8 @@ def test_a_released_probe_can_be_sent_by_another_shard(circuit, clock):
 
 
 def test_answers_to_requests_in_flight_do_not_lengthen_the_wait(circuit, clock):
-    """Otherwise the failures of 30 parallel requests would count as 30 outages. An endpoint's `Retry-After` must
-    lengthen the wait.
+    """Otherwise the failures of 30 parallel requests would count as 30 outages. A `Retry-After` of the endpoint,
+    however, must lengthen the wait.
     """
     for _ in range(30):
         circuit.note(SILENT, "a")

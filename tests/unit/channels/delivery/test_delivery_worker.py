@@ -1,4 +1,4 @@
-"""The delivery worker, step by step: batches, outages, attempts that count, isolation of topics."""
+"""The delivery worker, step by step: batches, outages, the counting of attempts, isolation of topics."""
 
 import threading
 
@@ -89,7 +89,7 @@ def test_entries_are_grouped_by_their_first_attempt():
 
 @pytest.mark.parametrize("answer", [GONE, SILENT, Rejected(error="HTTP 500")])
 def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
-    """Otherwise waiting entries, which have only three attempts, would be dead letters after an outage of 60 s."""
+    """Otherwise waiting entries, which have only three attempts, would become dead letters after an outage of 60 s."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 100)
     down = [True]
@@ -109,7 +109,7 @@ def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
     assert queue.stats("t").dead == 0
 
 
-def test_only_attempts_that_reached_the_endpoint_count(queue, clock):
+def test_an_attempt_counts_only_if_it_reached_the_endpoint(queue, clock):
     """Otherwise entries would become dead letters after hours without a connection. After hours of status 500, entries
     become dead letters, since the endpoint was reached.
     """
@@ -167,7 +167,7 @@ def test_a_bad_endpoint_does_not_affect_other_topics(queue, clock):
     assert {entry.attempts for entry in queue.entries("none", range(1000))} == {0}
 
 
-def test_a_changed_endpoint_is_used_from_the_next_beat(queue, clock):
+def test_a_changed_endpoint_is_used_from_the_next_heartbeat(queue, clock):
     """Otherwise entries would still be sent to the old endpoint, or would wait while the old endpoint's circuit is
     open.
     """
@@ -247,7 +247,7 @@ def test_a_lapsed_lease_stops_the_posts(queue, clock):
     def answer(_):
         if not late:
             late.append(True)
-            clock.now += 6  # no beat happens in this time
+            clock.now += 6  # no heartbeat happens in these 6 s
         return Delivered()
 
     hook = FakePush(answer)
@@ -265,7 +265,7 @@ def tried_once(delivery, clock, mood, hook):
     mood[0] = SILENT
     delivery.step()
     mood[0] = Delivered()
-    # This has the same effect as a delivery by another shard.
+    # This call closes the circuit, as a delivery by another shard would.
     delivery.shards["t", 0]._target().circuit.note(Delivered(), "")
     hook.sizes.clear()
     clock.now += 3
@@ -338,8 +338,8 @@ def test_deliveries_continue_after_an_outage_of_the_store(records, clock):
 
 
 def test_requests_of_a_turn(clock):
-    """Otherwise a turn could cost more than two writes for each segment, or turns could send requests during
-    an outage.
+    """Otherwise a turn could cost more than two writes for each segment, or turns could send requests to the store
+    while the endpoint is down.
     """
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
@@ -355,7 +355,7 @@ def test_requests_of_a_turn(clock):
     delivery.turn()
     assert delivery.shards
     records.counts.clear()
-    # This turn scans for expired entries, which is due every 30 s.
+    # A scan for expired entries is due every 30 s, so also in this turn.
     delivery.turn()
     records.counts.clear()
     for _ in range(5):

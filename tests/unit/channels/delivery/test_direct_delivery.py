@@ -86,8 +86,8 @@ def test_a_change_is_sent_before_the_call_returns(world, publishing, monkeypatch
     assert world.mark("a.csv") is None
 
 
-def test_large_objects_are_sent_too(world, publishing, tmp_path):
-    """Otherwise an upload of many parts would be missing at the endpoint."""
+def test_changes_of_large_objects_are_sent_too(world, publishing, tmp_path):
+    """Otherwise the endpoint would get no notification of an upload in many parts."""
     file = tmp_path / "large"
     file.write_bytes(b"x" * 20)
     publisher = publishing()
@@ -214,7 +214,7 @@ def test_a_refused_request_does_not_stop_the_next_one(world, publishing):
 
 
 def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, publishing):
-    """Otherwise a writer would send to a former endpoint, or for a deleted topic, until it is restarted."""
+    """Otherwise a writer would send to a former endpoint, or for a deleted topic, until the writer is restarted."""
     queue = world.queue
     publisher = publishing(queue=queue)
     with Receiver().serving() as old, Receiver().serving() as new:
@@ -229,8 +229,8 @@ def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, pu
 
 
 def test_an_outage_of_the_queue_after_the_write_loses_the_notification(world, publishing):
-    """Otherwise a written object would be reported as failed. Only a publisher that knows a topic without a queue
-    counts the loss.
+    """Otherwise a written object would be reported as failed. The loss is counted only by a publisher that has already
+    read a topic without a queue.
     """
     down = []
     publisher = publishing(records=lambda call: Fault.THROTTLED if call.method in down else Fault.NONE)
@@ -249,7 +249,7 @@ def test_an_outage_of_the_queue_after_the_write_loses_the_notification(world, pu
 
 
 def test_a_topic_without_a_queue_needs_an_endpoint_and_cannot_be_paused(world):
-    """Otherwise its changes would go nowhere."""
+    """Otherwise changes of the topic would be neither sent nor kept."""
     with pytest.raises(UsageError, match="needs an endpoint"):
         world.topic("bad", persistent=False)
     topic(world, "https://hooks.example.com/")

@@ -66,7 +66,7 @@ def test_a_topic_can_name_only_variables_of_logins(name):
         Endpoint(url="https://hooks.example.com/", login_env=name)
 
 
-def test_brokers_accept_only_user_and_password(monkeypatch):
+def test_only_user_and_password_are_accepted_for_brokers(monkeypatch):
     monkeypatch.setenv(NAME, "broker.example bearer token")
     with pytest.raises(UsageError, match="basic USER:PASSWORD"):
         connect(Endpoint(url="amqps://broker.example/", login_env=NAME), LOOPBACK)

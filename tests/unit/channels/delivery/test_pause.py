@@ -7,7 +7,7 @@ TTL = 50
 
 
 def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
-    """Otherwise entries would be dead letters after a long pause with restarts, since their time to live would have
+    """Otherwise entries would become dead letters after a long pause with restarts, since their time to live would have
     passed.
     """
     queue.topics.delete("t")

@@ -32,13 +32,13 @@ def test_a_receiver_gets_signed_s3_events_over_one_connection(monkeypatch):
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-def test_any_2xx_status_accepts(status):
+def test_an_event_is_accepted_by_any_2xx_status(status):
     with Receiver(lambda _: status).serving() as server:
         assert post(server.url) == Delivered()
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 500, 501])
-def test_other_statuses_refuse_with_a_printable_error(status):
+def test_an_event_is_refused_by_other_statuses_with_a_printable_error(status):
     """Otherwise an endpoint could write control characters or long texts into logs and queue entries."""
     with Receiver(lambda _: status, body=b"no\r\n\x1b[31m" + b"x" * 9000).serving() as server:
         answer = post(server.url)
@@ -114,7 +114,7 @@ def take_nothing(connection):
 
 
 @pytest.mark.parametrize("behave", [hang, trickle, continue_for_ever, take_nothing])
-def test_one_deadline_for_the_whole_request(behave):
+def test_the_whole_request_has_one_deadline(behave):
     """Otherwise a slow endpoint could hold a request for ever by sending a byte now and then."""
     with raw_endpoint(behave) as port:
         started = time.monotonic()
@@ -185,7 +185,7 @@ def cut_the_body(connection):
 
 
 @pytest.mark.parametrize("behave", [huge, endless_chunks, stop_in_the_body, cut_the_body])
-def test_the_status_of_an_answer_decides_and_not_its_body(behave):
+def test_acceptance_depends_on_the_status_of_an_answer_and_not_on_its_body(behave):
     """Otherwise a long or endless body would hold the worker, or spoil the connection's next answer."""
     with raw_endpoint(behave) as port, pusher(f"http://127.0.0.1:{port}/") as made:
         started = time.monotonic()
@@ -234,7 +234,7 @@ def test_the_limit_of_requests_in_flight_is_shared_by_all_callers():
         assert server.tries == 18
 
 
-def test_closing_ends_requests_in_flight():
+def test_requests_in_flight_end_when_their_pusher_is_closed():
     """Otherwise a clean stop would wait for a slow endpoint."""
     with raw_endpoint(hang) as port:
         made = HttpPush(Endpoint(url=f"http://127.0.0.1:{port}/", timeout_seconds=30), LOOPBACK)

@@ -18,7 +18,9 @@ from tests.support.pushing import LOOPBACK, entry, post, pusher
 
 @pytest.fixture
 def lookups(monkeypatch):
-    """Sets the addresses of host names in this process. If the value is a list, each lookup takes the next item."""
+    """Sets the addresses of host names in this process. If the value of a name is a list, each lookup of this name
+    takes the next item.
+    """
     table, asked = {}, []
     real = socket.getaddrinfo
 

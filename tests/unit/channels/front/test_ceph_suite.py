@@ -21,14 +21,14 @@ Adopted here:
 - test_notification_caching, test_connection_caching: one attribute is changed, namely the endpoint or `use-ssl`.
 - test_topic_migration_to_an_account: the same id is put with another topic.
 
-Adopted in test_ceph_suite_messages: the tests that read the messages of receivers.
+Adopted in test_ceph_suite_messages: the tests that read the messages that a receiver got.
 
 Not applicable, with the reason:
 
 - test_notification_amqp, _kafka, _kafka_multiple_brokers_*, _kafka_security_*, …_idle*, test_creation_triggers_ssl,
   _external, test_persistent_notification_amqp, _kafka, _http, _pushback: messages through brokers, TLS, and a slow
   endpoint. `s3notify deliver` sends these messages. It is tested in tests/unit/channels/delivery and tests/contracts.
-- test_lifecycle_abort_mpu: the end of an upload changes no object, so no topic here gets such an event.
+- test_lifecycle_abort_mpu: the abort of an upload changes no object, so no topic here gets an event for it.
 - test_ps_s3_x_amz_request_id_on_master: RGW makes the request's id. RGW's posts are received in tests/ceph.
 - test_persistent_cleanup, _reload, _topic_dump, *_sharded_topic_*, test_1K_topics: they test RGW's queue. Our queue is
   tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics stats` and
@@ -48,7 +48,8 @@ Differences:
   first id.
 - RGW allows two tags with the same name; S3 does not.
 - A topic is persistent unless it has persistent=false; in RGW it is the reverse.
-- Secrets are no attributes: `login-env` names the worker's variable, and Kafka's `mechanism` is `?sasl=` of the url.
+- Secrets are no attributes: instead, `login-env` names a variable of the worker.
+- The mechanism of Kafka is set by `?sasl=` of the url, and not by the attribute `mechanism`.
 """
 
 import json
@@ -324,8 +325,8 @@ def test_attributes_are_stored_and_used(front: Front) -> None:
 
 
 def test_an_endpoint_can_be_changed(front: Front) -> None:
-    """Otherwise queued entries would be lost when the endpoint changes. The change is a repeated creation of the topic,
-    or one new attribute.
+    """Otherwise queued entries would be lost when the endpoint changes. A client changes the endpoint by creating the
+    topic again, or by setting one attribute.
     """
     arn = topic(front, "t")
     configured(front, {"Id": "n", "TopicArn": arn, "Events": []})

@@ -1,4 +1,4 @@
-"""Ceph's own tests of bucket notifications, as far as they read the messages of a receiver.
+"""Ceph's own tests of bucket notifications, as far as they read the messages that a receiver got.
 
 Source and method: see test_ceph_suite. Adopted:
 
@@ -40,7 +40,7 @@ def records_of(receiver: Receiver) -> list[dict[str, Any]]:
 
 
 def from_ceph(name: str, key: str = "k", **of_object: object) -> Event:
-    """The event of a record as RGW makes it."""
+    """Returns the event that an inlet reads from a record in RGW's form."""
     record = {
         "eventVersion": "2.2",
         "eventSource": "ceph:s3",
@@ -55,7 +55,7 @@ def from_ceph(name: str, key: str = "k", **of_object: object) -> Event:
 
 
 def test_changes_are_sent_without_a_queue(front: Front, receiver: Receiver) -> None:
-    """Otherwise a change would be missing at the receiver, or come twice, although the report was answered."""
+    """Otherwise a receiver would miss a reported change, or get it twice."""
     direct(front, receiver)
     keys = [str(number) for number in range(10)]
     for op in ("put", "delete"):
@@ -75,7 +75,7 @@ def test_changes_are_sent_without_a_queue(front: Front, receiver: Receiver) -> N
 
 
 def test_cloudevents_have_cephs_headers(front: Front, receiver: Receiver) -> None:
-    """Otherwise a receiver of Ceph's CloudEvents could not read ours."""
+    """Otherwise a receiver of Ceph's CloudEvents could not read the messages of this package."""
     direct(front, receiver, cloudevents="true")
     front.changed(from_ceph("ObjectCreated:Put", "a"), from_ceph("ObjectRemoved:Delete", "b"))
     assert len(receiver.requests) == 2

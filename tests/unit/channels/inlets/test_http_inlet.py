@@ -134,7 +134,7 @@ def test_posts_without_a_change_of_the_bucket_are_accepted():
     assert site.keys() == []
 
 
-def test_only_requests_of_health_and_posts_to_the_root_path_are_accepted():
+def test_only_health_checks_and_posts_to_the_root_path_are_accepted():
     """Otherwise a load balancer could not check the inlet without the secret."""
     with running(Site()) as receiver:
         assert post(receiver, b"", {}, method="GET", path="/health")[:2] == (200, b"ok\n")

@@ -99,14 +99,14 @@ def test_slow_clients_do_not_delay_others():
     assert site.keys() == ["a"]
 
 
-def test_connections_of_slow_clients_are_available_after_their_deadline():
+def test_places_of_slow_clients_are_free_after_their_deadline():
     site = Site()
     with running(site, limits=QUICK) as receiver, contextlib.ExitStack() as stack:
         for peer in opened(receiver, stack, QUICK.connections, HEAD):
             while peer.recv(100):
                 pass
         # A peer sees the end of its connection a moment before the inlet accepts a new connection. On a slow machine,
-        # this post may time out, too.
+        # the next post may time out, too.
         status = 503
         while status in (408, 503):
             with contextlib.suppress(OSError):

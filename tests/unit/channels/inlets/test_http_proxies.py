@@ -37,7 +37,8 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": 'for=198.51.100.1;host="a, for=203.0.113.9"'}, "198.51.100.1"),
         ({"forwarded": r'for="198.51.100.\1"'}, "198.51.100.1"),
         ({"forwarded": "for=198.51.100.1", "x-forwarded-for": "198.51.100.1"}, "198.51.100.1"),
-        # If a header is malformed or hides the client, or if two headers disagree, the proxy's own address counts.
+        # If a header is malformed or hides the client, or if two headers disagree, a request counts for the proxy's own
+        # address.
         ({"forwarded": "for=203.0.113.9", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"forwarded": "garbage", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"x-forwarded-for": ""}, "10.0.0.1"),
@@ -55,7 +56,7 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": ""}, "10.0.0.1"),
     ],
 )
-def test_the_last_address_that_belongs_to_no_proxy_counts(headers, client):
+def test_a_request_counts_for_the_last_address_that_belongs_to_no_proxy(headers, client):
     """Otherwise a client could count as another client by sending a forwarding header itself."""
     assert PROXIES.client("10.0.0.1", headers) == client
 
@@ -150,7 +151,7 @@ def test_headers_are_ignored_without_a_trusted_proxy():
         assert held(receiver, stack, x_forwarded_for="198.51.100.9") == 503
 
 
-def test_plain_http_without_a_trusted_proxy_is_warned_about_and_has_no_share():
+def test_plain_http_without_a_trusted_proxy_causes_a_warning_and_no_limit_by_address():
     """All connections have the proxy's address. So with a share of connections for each address, the inlet would refuse
     senders.
     """

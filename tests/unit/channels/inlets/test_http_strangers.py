@@ -32,7 +32,7 @@ def is_turned_away(receiver):
 
 
 def test_strangers_of_one_address_get_only_their_share():
-    """Otherwise clients without the secret could keep senders out, at the same address or at another address."""
+    """Otherwise clients without the secret could keep out senders at the same address, or at another address."""
     with running(Site(), limits=PATIENT) as receiver, connect(receiver) as friend:
         assert ask(friend, ceph("a"))[0] == 200
         with held(receiver, 2, HEAD):

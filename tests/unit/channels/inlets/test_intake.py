@@ -60,7 +60,7 @@ def test_changes_of_the_platforms_own_objects_are_ignored():
     """Otherwise a topic that takes all keys would cause entries for its own entries, without end."""
     site = Site(all=TopicSettings(), excluded=("_s3notify/",))
     assert site.intake.accept([event("_s3notify/queue/x"), event("x")]).outcomes == ("ignored", "queued")
-    with pytest.raises(UsageError, match="without an empty prefix"):
+    with pytest.raises(UsageError, match="must not contain an empty prefix"):
         Intake(site.queue, [], bucket="b", excluded=("",))
 
 
@@ -282,7 +282,7 @@ def test_an_event_that_no_topic_can_hold_is_kept_as_poison(bad, reason):
 
 
 @pytest.mark.parametrize("small", ["a", "z"])
-def test_an_event_fails_only_after_all_topics_have_decided(small):
+def test_an_event_fails_only_after_each_topic_has_taken_or_refused_it(small):
     """Otherwise an event that is too large for one topic would be dropped, and would never reach a topic that is
     temporarily full.
     """
@@ -298,7 +298,7 @@ def test_an_event_fails_only_after_all_topics_have_decided(small):
     assert site.keys("full") == ["k" * 200]
 
 
-def test_refused_credentials_are_raised():
+def test_an_error_is_raised_for_refused_credentials():
     """Otherwise an inlet with wrong credentials would wait for ever."""
     site = Site()
 
@@ -365,7 +365,9 @@ def test_poison_that_cannot_be_counted_is_not_kept():
 
 
 def test_rules_select_events_by_their_names():
-    """Otherwise a topic for copies would get other changes, or ids would be changed on their way."""
+    """Otherwise a topic for copies would get other changes, or the ids of an event would be changed on the way to its
+    entry.
+    """
     copies = TopicSettings(bucket="b", rules=(Rule(events=("ObjectCreated:Copy",)),))
     site = Site(orders=TopicSettings(bucket="b", prefix="raw/"), copies=copies)
     copied = event("raw/a", name="ObjectCreated:Copy", version_id="v1", configuration_id="日本")

@@ -1,4 +1,4 @@
-"""Inlets and topics that are not persistent: each report is sent once, before it is answered."""
+"""Inlets and topics that are not persistent: each reported change is sent once, before the report is answered."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def sites():
 
 def test_a_reported_change_is_sent_once(server, sites):
     """Otherwise a receiver would get a change again whenever the store or a queue reports it again. An event without a
-    sequencer is not recognised: it may be a new change.
+    sequencer is sent each time, since it may be a new change.
     """
     site = sites(now=direct(server, prefix="raw/"), orders=TopicSettings(bucket="b"))
     reported = [event("raw/a"), event("raw/b", "02"), event("raw/b", "02"), event("c")]
@@ -67,8 +67,8 @@ def test_a_full_topic_causes_no_second_notification(server, sites):
 
 
 def test_a_change_that_only_a_topic_without_a_queue_takes_is_answered_as_done(server, sites):
-    """Otherwise the counts would say that no topic takes it. A failure is answered as done too, so that the sender does
-    not repeat the change.
+    """Otherwise the counts would say that no topic takes the change. A failed notification is answered as done, too, so
+    that the sender does not report the change again.
     """
     site = sites(now=direct(server))
     assert site.intake.accept([event("a")]).outcomes == ("queued",)
@@ -92,7 +92,7 @@ def test_foreign_and_invalid_events_are_not_sent(server, sites):
 @pytest.mark.parametrize("allowed", [True, False])
 def test_the_options_of_an_inlet_permit_the_endpoints(server, sites, allowed):
     """Otherwise an operator could not permit an internal endpoint, or the creator of a topic could make the inlet send
-    to one.
+    to an internal endpoint.
     """
     site = sites(now=direct(server))
     context = ServiceContext(

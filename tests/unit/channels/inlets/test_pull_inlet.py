@@ -1,4 +1,4 @@
-"""The pull inlet: the outcome of each message, over a queue that controls its visibility."""
+"""The pull inlet: the outcome of each message, over a queue that can hide messages."""
 
 from threading import Event as Stop
 from threading import Thread
@@ -154,7 +154,7 @@ def test_poison_is_not_deleted_before_it_is_kept():
     assert queue.hidden[0][0] == "0"
 
 
-def test_messages_stay_in_hand_while_the_store_is_down():
+def test_the_inlet_keeps_messages_while_the_store_is_down():
     """Otherwise messages would be received again and again in an outage, until the message service moves them to its
     dead letters.
     """
@@ -237,7 +237,7 @@ def test_errors_that_only_a_person_can_fix_do_not_count_as_poison(error):
     assert queue.hidden == [("0", 0)]
 
 
-def test_a_failed_deletion_is_retried_and_then_left():
+def test_a_failed_deletion_is_retried_and_then_given_up():
     """Otherwise a failed deletion would stop the inlet. The message is received again, and recognised as a
     duplicate.
     """

@@ -1,7 +1,6 @@
-"""A publisher relies on the topics that it knows, but misses no change, even if topics change meanwhile.
+"""A publisher relies on the topics that it knows, but no topic misses a change, even if topics change meanwhile.
 
-Each topic has a consumer. As soon as the topic is served, its consumer lists the bucket once. Later, the consumer reads
-only entries.
+Each topic has a consumer. When the consumer begins, it lists the bucket once. Later, it reads only entries.
 """
 
 from dataclasses import replace
@@ -105,8 +104,8 @@ def test_an_object_is_found_if_a_topic_is_created_during_its_write(world, change
 
 
 def test_an_object_is_found_if_a_topic_is_created_again_during_its_write(world):
-    """The writer has reserved in the former topic. Without an entry in the new topic, the new topic's consumer would
-    miss the object.
+    """The writer's reservation is in the former topic. Without an entry in the new topic, the new topic's consumer
+    would miss the object.
     """
     world.topic("late")
     consumers = Consumers(world)
@@ -116,9 +115,9 @@ def test_an_object_is_found_if_a_topic_is_created_again_during_its_write(world):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_slow_read_of_the_topics_counts_from_its_start(world, change):
-    """Otherwise a topic that was created during the read would miss the object: the answer may be as old as the
-    request.
+def test_known_topics_are_as_old_as_the_start_of_their_read(world, change):
+    """Otherwise a topic that was created during the read would miss the object, because the answer may show the topics
+    as of the request.
     """
     consumers = Consumers(world)
     acts = [getattr(consumers, change)]

@@ -48,7 +48,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """Otherwise a deletion would not be announced. It leaves no object, so only its entry has the writer's id."""
+    """A deletion leaves no object, so only its entry has the writer's id."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -72,7 +72,7 @@ def test_rules_select_the_changes_of_a_topic(world):
     assert [(op, key) for op, key, _ in world.announced("gone")] == [("delete", "raw/1.txt")]
 
 
-def test_a_conflict_leaves_nothing(world):
+def test_a_conflict_leaves_nothing_in_the_queue(world):
     """Otherwise each conflict would leave an entry, a reservation or used room behind."""
     publisher = world.publisher()
     world.objects.put("a", b"1")
@@ -112,7 +112,7 @@ def test_every_topic_that_takes_the_key_gets_an_entry(world):
     assert world.announced("else") == []
 
 
-def test_signals_without_a_topic_are_not_marked(world):
+def test_signals_of_changes_that_no_topic_takes_are_not_marked(world):
     """Otherwise a consumer would look for an entry instead of listing, and would miss the change."""
     world.queue.topics.delete("t")
     world.topic("raw", prefix="raw/")
@@ -190,7 +190,7 @@ def test_a_new_topic_gets_a_reservation_for_a_write_in_doubt(world):
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "unreadable"])
-def test_a_new_topic_without_an_entry_is_an_error(world, full):
+def test_a_missing_entry_in_a_new_topic_is_an_error(world, full):
     """Otherwise a consumer would look for an entry that does not exist, instead of listing the bucket."""
     written = []
 
@@ -326,7 +326,7 @@ def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
         assert isinstance(publisher.put(f"k{number}", b"1"), Written)
         costs.append((store.counts - Counter({"PUT": 1})).total())
     assert costs[0] == 8, "topics, their record, a counter"
-    # At first, each of the eight counters is read once.
+    # The first puts also read each of the eight counters once.
     steady = costs[300:]
     assert max(steady) == 5
     assert min(steady) == 4

@@ -42,7 +42,7 @@ def test_late_writes_without_a_topic_are_refused(world):
 @pytest.mark.parametrize(
     "change", [Put(key="a", body=b"new"), Put(key="a", body=b"new", precondition=ABSENT)]
 )
-def test_a_lost_answer_is_found_by_head(world, change):
+def test_a_write_whose_answer_was_lost_is_found_by_head(world, change):
     """Otherwise a write whose answer was lost would not be announced, although the object has the writer's id."""
     publisher = world.publisher(objects=at("put", Fault.LOST, key="a"))
     (outcome,) = publisher.publish([change])
@@ -51,8 +51,8 @@ def test_a_lost_answer_is_found_by_head(world, change):
     assert world.mark("a") == "1"
 
 
-def test_a_lost_deletion_is_found_by_head(world):
-    """Otherwise a deletion whose answer was lost would not be announced. If the deletion had a precondition, its author
+def test_a_deletion_whose_answer_was_lost_is_found_by_head(world):
+    """Otherwise a deletion whose answer was lost would not be announced. The author of a deletion with a precondition
     stays unknown.
     """
     for precondition in (None, IfMatch(etag=world.objects.put("a", b"1").etag)):
@@ -88,7 +88,7 @@ def test_an_object_of_another_writer_proves_nothing(world, change):
     assert (world.announced(), world.reserved()) == ([], 1)
 
 
-def test_a_long_write_in_doubt_is_reserved_again(world):
+def test_a_write_that_is_in_doubt_for_long_gets_a_second_reservation(world):
     """The first reservation may be resolved before the write arrives. Without a second reservation, the change would
     never be announced.
     """
@@ -113,7 +113,9 @@ def test_a_change_whose_reservation_was_aborted_is_pushed_again(world):
 
 
 def test_a_change_that_is_pushed_to_a_full_topic_is_an_error(world):
-    """Otherwise the caller would not learn that the topic lacks its object, and could not announce it later."""
+    """Otherwise the caller would not learn that the topic has no entry for the object, and could not announce the
+    object later.
+    """
     world.topic("small", capacity=1, shards=1)
 
     def resolve_and_fill():
@@ -142,7 +144,7 @@ def test_nothing_is_written_while_the_queue_is_down(world, method):
     assert world.objects.list("").objects == ()
 
 
-def test_an_unavailable_topic_aborts_the_reservations_of_others(world):
+def test_reservations_in_other_topics_are_aborted_if_one_topic_is_unavailable(world):
     """Otherwise the topics that answered would keep reservations for a change that was not written."""
     world.topic("other")
     publisher = world.publisher(
@@ -167,7 +169,7 @@ def test_a_commit_without_an_answer_is_resolved_later(world):
     assert world.resolve().committed == 1
 
 
-def test_failed_signals_name_their_keys(world):
+def test_the_error_of_failed_signals_names_their_keys(world):
     """Otherwise the caller could not repeat the signals of its keys."""
     publisher = world.publisher(objects=lambda call: Fault.THROTTLED if call.key == f"{KS}_" else Fault.NONE)
     with pytest.raises(NotSignalledError) as caught:

@@ -126,7 +126,7 @@ def test_a_long_upload_renews_its_reservation(world):
     assert world.reserved() == 0
 
 
-def test_a_writer_whose_upload_was_aborted_does_not_complete(world):
+def test_a_writer_does_not_complete_an_upload_that_was_aborted(world):
     """Otherwise a writer that was paused would complete an upload whose reservation was resolved, and the object would
     not be announced.
     """
@@ -205,7 +205,7 @@ def test_a_completion_that_stays_in_doubt_is_left_to_the_reconciler(world):
     assert (world.announced(), world.reserved(), world.objects._uploads) == ([], 0, {})
 
 
-def test_an_upload_ends_if_its_reservation_cannot_name_it(world):
+def test_an_upload_ends_if_its_reservation_cannot_store_its_id(world):
     """Otherwise the reconciler could not find the upload if the writer is killed."""
 
     def schedule(call):
@@ -339,9 +339,9 @@ def test_a_copy_in_doubt_is_found_by_head(world, fault):
     assert world.announced() == [("put", "k", outcome.etag)]
 
 
-def test_announce_reaches_topics_for_uploads(world):
-    """Otherwise a topic for uploads would miss objects that `announce` reports. The original event of such objects is
-    unknown.
+def test_announced_objects_reach_topics_whose_rule_selects_uploads(world):
+    """Otherwise a topic whose rule selects uploads would miss objects that `announce` reports. The original event of
+    such objects is unknown.
     """
     rule = Rule(events=("ObjectCreated:CompleteMultipartUpload",))
     world.queue.topics.create("uploads", TopicSettings(capacity=100, shards=1, rules=(rule,)))

@@ -108,9 +108,9 @@ def test_a_new_process_waits_300_s_for_older_entries(world):
     assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
-def test_a_late_commit_counts_from_the_pass_that_first_sees_it(world):
-    """Otherwise a signal from before the commit would count for the entry, although its writer was killed after the
-    commit.
+def test_the_wait_for_a_signal_begins_with_the_pass_that_first_sees_the_commit(world):
+    """Otherwise a signal from before the commit would count as the entry's signal, although the entry's writer was
+    killed after the commit.
     """
     reconciler = world.reconciler()
     reservation = world.queue.reserve("t", Event(key="a", bucket="b"))
@@ -123,7 +123,7 @@ def test_a_late_commit_counts_from_the_pass_that_first_sees_it(world):
     assert reconciler.reconcile().signalled == 1
 
 
-def test_pushed_topics_are_not_signalled(world):
+def test_entries_of_pushed_topics_are_not_signalled(world):
     """The owner of a pushed topic scans its shards. If the reconciler signalled entries of pushed topics, each entry
     would cause needless signals.
     """
@@ -215,7 +215,7 @@ def test_a_deleted_topic_is_forgotten(world):
     assert not reconciler._reconciler._shards
 
 
-def test_a_sensors_calls_make_a_pass_only_when_due(world):
+def test_a_sensor_makes_a_pass_only_when_it_is_due(world):
     """Otherwise each tick of a sensor would cost a pass, or two threads would run a pass at the same time."""
     reconciler = world.reconciler()
     assert reconciler.reconcile_when_due() is not None

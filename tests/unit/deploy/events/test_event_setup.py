@@ -269,7 +269,7 @@ def test_an_existing_topic_with_these_events_is_used(account: Account) -> None:
     """
     first, second = account.setup(), account.setup(platform_prefix="_s3notify/dev/orders/")
     make(first, "sns")
-    with pytest.raises(UsageError, match="--by sns subscribes the queue to its topic"):
+    with pytest.raises(UsageError, match="--by sns subscribes the queue to the SNS topic"):
         make(second, "sqs")
     make(second, "sns")
     assert second.site.name != first.site.name

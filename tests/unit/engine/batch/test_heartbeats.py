@@ -23,9 +23,9 @@ def test_a_killed_run_is_not_shown_as_working():
     assert [beat.doing for beat in fresh_beats(records, now_ms)] == ["lives"]
 
 
-def test_a_heartbeat_in_another_format_counts_as_no_beat():
-    """The sensor takes a run for dead if the run's heartbeat cannot be read. No reader of heartbeats raises
-    an error.
+def test_a_heartbeat_in_another_format_counts_as_no_heartbeat():
+    """The sensor takes a run for dead if the run's heartbeat cannot be read. No reader raises an error for such a
+    heartbeat.
     """
     records = MemoryRecordStore()
     for run, body in (("number", b"7"), ("more", b'{"number": 7, "mood": "good"}'), ("bytes", b"\xff")):

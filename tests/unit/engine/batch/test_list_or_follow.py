@@ -1,4 +1,4 @@
-"""The decision to list the bucket or to follow entries, and the notes of a batch about its writers."""
+"""The decision to list the bucket or to follow entries, and the note that some writer does not queue."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_a_topic_with_other_signals_is_refused_with_its_name() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é", "\0", '"', "\ud800"])
 def test_a_backlog_of_all_slots_fits_one_item(letter):
-    """DynamoDB accepts items of at most 400 KB. The reasons of failures may have any length."""
+    """DynamoDB accepts items of at most 400 KB, but the reasons of failures may have any length."""
     records = MemoryRecordStore()
     failed = {
         Slot(slot): Failed(attempts=99, not_before_ms=2**44, reason=letter * 10_000, trace="t" * 4096)

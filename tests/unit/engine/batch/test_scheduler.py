@@ -116,8 +116,8 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
     assert [batch.slots for batch in world.state.open] == [(1, 2), (3,)]
 
 
-def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
-    """The dead tick's batch listed the bucket before the topic was made again, so all slots must be listed again."""
+def test_a_topic_that_is_lost_after_a_tick_died_is_noticed() -> None:
+    """The batch of this tick listed the bucket before the topic was made again, so all slots must be listed again."""
     world = World()
     assert world.evaluate() is None
     tick = world.evaluate()
@@ -196,7 +196,7 @@ def test_few_slots_move_to_another_run_if_the_number_of_runs_changes() -> None:
         four = after
 
 
-def test_a_tick_repeated_because_its_cursor_was_not_stored_requests_the_same_run() -> None:
+def test_a_tick_that_is_repeated_because_its_cursor_was_not_stored_requests_the_same_run() -> None:
     """Changes after the first tick wait for the next batch, which finds them."""
     world = settled()
     world.publish(1, 2)
@@ -226,7 +226,7 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
         world.clock.sleep(1)
     (run,) = world.active()
     world.finish(run)
-    # The repeated batch has read the change of slot 1, or a tick requests this slot again.
+    # Either the repeated batch has read the change of slot 1, or a tick requests this slot again.
     while world.tick().requests:
         (run,) = world.active()
         world.finish(run)
@@ -282,7 +282,7 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
 
 
 def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
-    """The tick that opens the next batch warns once. From then on, the other sensor gets the warning."""
+    """This sensor warns once, in the tick that opens its next batch. After that, the other sensor gets the warning."""
     world = settled()
     assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)
@@ -296,7 +296,7 @@ def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
 def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
     """The cursor has the former table's id.
 
-    If no record of the former table is left, the tick is refused and the cursor stays.
+    If the known record does not have this id, the tick is refused, and the cursor stays unchanged.
     """
     world = settled()
     table, epoch = world.state.table, world.state.epoch

@@ -23,8 +23,8 @@ def test_a_started_run_that_stops_sending_heartbeats_is_failed() -> None:
     assert world.keys(world.tick()) == [["1"]]
 
 
-def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place() -> None:
-    """Otherwise, the dead run would keep the only place in Dagster's queue, and the waiting run could not start."""
+def test_a_silent_run_is_reported_even_if_another_run_of_the_batch_still_waits() -> None:
+    """Otherwise, the silent run would keep the only place in Dagster's queue, and the waiting run could not start."""
     world = settled(silence_seconds=30, parallel_runs=2)
     world.publish(1, 2)
     world.tick()
@@ -113,8 +113,8 @@ def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
     assert world.tick().silent_runs == (run.run_id,)
 
 
-def test_a_part_that_dagster_has_not_created_yet_is_waited_for() -> None:
-    """Dagster has created only one of two runs. The end of this run does not end the batch."""
+def test_a_run_that_dagster_has_not_created_yet_is_waited_for() -> None:
+    """Dagster has created only one of two runs. The end of the created run does not end the batch."""
     world = settled(parallel_runs=2)
     world.publish(1, 2)
     tick = world.evaluate()
@@ -161,7 +161,7 @@ def test_a_chain_that_was_purged_counts_as_failed() -> None:
 
 
 def test_a_run_taken_for_dead_may_commit() -> None:
-    """The run's stamp is refused, since its batch has failed."""
+    """The run commits, but its stamp is refused, because the batch has failed."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()

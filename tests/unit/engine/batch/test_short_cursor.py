@@ -31,8 +31,8 @@ def names(records: MemoryRecordStore) -> list[str]:
     return [record.key for record in records.scan(PARTITION, prefix=RECORD)]
 
 
-def test_few_moved_slots_are_in_the_cursor() -> None:
-    """If few slots have moved, no record is needed."""
+def test_few_changed_slots_are_in_the_cursor() -> None:
+    """If few slots have changed, no record is needed."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(MOVED_MAX))
@@ -40,8 +40,8 @@ def test_few_moved_slots_are_in_the_cursor() -> None:
     assert (cursor.loads(text), names(records), len(text) < SHORT) == (state, [], True)
 
 
-def test_many_moved_slots_are_in_a_record() -> None:
-    """A process reads the record once, and the cursor stays short while further slots move."""
+def test_many_changed_slots_are_in_a_record() -> None:
+    """A process reads the record once, and the cursor stays short while further slots change."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(1000))
@@ -63,7 +63,7 @@ def test_a_repeated_tick_finds_the_record_of_its_cursor() -> None:
     first = seen(SensorState(epoch="e"), range(1000))
     stored = cursor.dumps(first, "")
     second = seen(first, range(500), "f")
-    for _ in range(2):  # the first of these cursors is lost
+    for _ in range(2):  # the cursor of the first pass is lost
         short_cursor._kept.cache_clear()
         assert cursor.loads(stored) == first
         newer = cursor.dumps(second, stored)
@@ -114,7 +114,7 @@ def test_failing_slots_with_long_reasons_leave_the_cursor_short(count: int, reco
 
 
 def test_the_record_of_failing_slots_is_removed_later() -> None:
-    """A repeated tick must find the record of its cursor. When the slots are well again, no record remains."""
+    """A repeated tick must find the record of its cursor. When no slot fails any more, no record remains."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     text = cursor.dumps(failing(500), "")

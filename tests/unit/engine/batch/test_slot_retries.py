@@ -85,7 +85,7 @@ def test_one_slot_that_kills_every_run_does_not_block_nineteen_others() -> None:
     assert world.state.failing == {}
 
 
-def test_all_poisonous_slots_of_many_end_up_alone() -> None:
+def test_each_of_several_poisonous_slots_is_alone_in_the_end() -> None:
     world = settled(backoff_seconds=1)
     poison = {3, 4, 400, 555, 999}
     world.publish(*range(1000))

@@ -109,7 +109,7 @@ def test_the_rows_of_a_part_stay_if_the_rest_fails():
 
 
 @pytest.mark.parametrize("facts", [FACTS, LAST])
-def test_an_outage_does_not_quarantine(facts):
+def test_an_outage_does_not_quarantine_an_object(facts):
     found = settled(planned(HELD), {"k": failed(outage=True)}, facts)
     assert found.round is None
     assert found.result.unavailable == {"k": "it is damaged"}
@@ -146,7 +146,7 @@ def test_objects_that_left_the_bucket_lose_their_rows():
     assert found.result.gone == 1
 
 
-def test_an_expired_object_keeps_its_rows_but_does_not_count():
+def test_an_expired_object_keeps_its_rows_but_is_not_counted():
     found = settled(planned(HELD, gone=["k"], expired=["k"]), {}, replace(FACTS, on_delete="keep_expired"))
     assert state_of(found).expired
     assert not found.round.leaving()

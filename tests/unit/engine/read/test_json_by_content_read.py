@@ -1,4 +1,6 @@
-"""Lists and JSON lines with the same suffix, from the bucket to the table, in parts and over several rounds."""
+"""JSON lists and JSON lines in objects with the same suffix, from the bucket to the table, in parts and over several
+rounds.
+"""
 
 import json
 

@@ -50,7 +50,7 @@ def stored_metadata(place: Place, key: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz", "in//empty segments.jsonl"])
-def test_metadata_is_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
+def test_metadata_belongs_to_the_version_that_was_read(ministack: S3Server, key: str) -> None:
     """The metadata of a row must be that of the object version that was read. The rule holds for plain and compressed
     objects, read by obstore or by boto3.
     """
@@ -137,8 +137,8 @@ def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
     assert rows(place, rejects=True) == []
 
 
-def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
-    """The object has one reject with the reason, for any number of records, and no row.
+def test_an_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: S3Server) -> None:
+    """However many records the object has, it has one reject with the reason, and no row.
 
     The other objects are loaded.
     """
@@ -155,9 +155,9 @@ def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> 
     assert result.status == "unchanged"
 
 
-def test_a_big_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
-    """A big object whose key fits is read, in several parts. With the key that does not fit, none of the object's bytes
-    is read.
+def test_a_big_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: S3Server) -> None:
+    """An object with the same records and a key that fits is read in several parts. No byte is read of the object whose
+    key does not fit.
     """
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
     place.put("dt=yesterday/a", *range(1000, 1009))
@@ -176,10 +176,11 @@ def test_a_big_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) 
 RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 
 
-def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
+def test_a_text_of_a_key_that_does_not_fit_its_column_is_rescued(ministack: S3Server) -> None:
     """The column is null.
 
-    `_rescued` has the text from the key, in addition to the record's own values. Each rescued value is counted.
+    `_rescued` has the text from the key, and also the record's own values that do not fit. Each rescued value is
+    counted.
     """
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
@@ -194,7 +195,7 @@ def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
     assert rows(place, rejects=True) == []
 
 
-def test_a_key_that_does_not_fit_is_rescued_in_parts(ministack: S3Server) -> None:
+def test_a_text_of_a_key_is_rescued_if_the_object_is_read_in_parts(ministack: S3Server) -> None:
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, split_bytes=9)
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
     found, rejects, outcomes = in_parts(place, "dt=a%20b/a")

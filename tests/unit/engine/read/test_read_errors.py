@@ -121,7 +121,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 ) -> None:
     """The object came back with the same bytes, but the store refuses to return it (403).
 
-    The object is read until the last attempt has failed. Later listings do not cause another read.
+    The object goes to quarantine on the last attempt. Later listings do not cause another read.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
@@ -182,8 +182,8 @@ def test_an_outage_of_one_object_does_not_quarantine_it(
 
 
 def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3Server) -> None:
-    """A round reads only one object of a slot. If the first object is unavailable, the next rounds read the other
-    objects.
+    """In this test, a round reads only one object of a slot. If the first object is unavailable, the next rounds read
+    the other objects.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, max_objects=SLOTS)

@@ -155,7 +155,7 @@ def test_the_raw_record_of_a_document_keeps_its_line_ends(ministack: S3Server) -
 
 
 def test_bytes_of_a_raw_record_that_are_not_utf8_are_replaced(ministack: S3Server) -> None:
-    """A binary column of CSV may have such bytes. In the raw record, such bytes become U+FFFD."""
+    """A binary column of CSV may have bytes that are not UTF-8. In the raw record, they become U+FFFD."""
     place = Place(ministack, slots=1, format="csv", payload_column="raw")
     place.store.put("raw/a.csv", b"a,b\n1,\xff\n")
     rows, _, _ = read(place, pa.schema([("a", pa.int64()), ("b", pa.binary())]))

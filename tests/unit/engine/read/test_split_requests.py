@@ -93,7 +93,7 @@ def test_empty_objects_are_read_under_their_etag(config: S3Config) -> None:
     assert rows_and_end(config, Split(version=other, start=0, end=0), "jsonl")[1].status == "superseded"
 
 
-def test_a_compressed_object_without_a_suffix_is_read_by_record(config: S3Config) -> None:
+def test_a_compressed_object_without_a_suffix_is_read_record_by_record(config: S3Config) -> None:
     text = b'{"a":7}\n' * 1000
     splits = split_at(put(config, "k", gzip.compress(text)), 2)
     rows, end = rows_and_end(config, splits[0], "jsonl")

@@ -122,7 +122,8 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 @pytest.mark.server
 def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of all objects in quarantine has a limit. Beyond this limit, slots stay failed and are reported.
+    """The number of objects that unforeseen errors bring to quarantine has a limit. Beyond this limit, slots stay
+    failed and are reported.
 
     A retry brings all objects back.
     """
@@ -149,7 +150,9 @@ def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytes
 
 
 @pytest.mark.server
-def test_an_unforeseen_answer_affects_only_its_object(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_answer_of_the_store_affects_only_one_object(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = fetch.meta_of
 
     def meta_of(key: str, found: Any) -> Any:
@@ -165,7 +168,7 @@ def test_an_unforeseen_answer_affects_only_its_object(site: Site, monkeypatch: p
 
 
 @pytest.mark.server
-def test_a_part_on_which_a_parser_raises_an_error_fails(site: Site) -> None:
+def test_a_part_fails_if_a_parser_raises_an_error_on_it(site: Site) -> None:
     """The outcome of the part has the traceback, even if rows of the big object were read before."""
     body = b'{"a":1}\n' * 3 + RAISES
     site.store.put(BAD, body)

@@ -1,4 +1,4 @@
-"""Staged rows of tasks: the parts of an object are joined, and only the packs that count are kept."""
+"""Staged rows of tasks: the parts of an object are joined, and only the packs of the joined parts are kept."""
 
 from dataclasses import replace
 
@@ -35,8 +35,10 @@ def test_parts_of_an_object_are_joined() -> None:
     assert (found.start, found.offset, found.reach_end, found.failed) == (0, 100, True, "")
 
 
-def test_parts_behind_a_failed_part_do_not_count() -> None:
-    """Only contiguous parts from the start count, with their packs. With `whole`, no part counts."""
+def test_parts_behind_a_failed_part_are_left_out() -> None:
+    """Only the contiguous parts from the object's start are joined. With `whole`, one failed part fails the whole
+    object.
+    """
     failed = part(30, 30, status="failed", reason="why", reach_end=False)
     parts = [part(60, 100, rows=4), failed, part(0, 31, rows=1)]
     found = joined(parts, whole=False)
@@ -53,7 +55,7 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
     assert (found.status, found.rows, found.parts) == (status, 0, ())
 
 
-def test_an_object_read_from_its_beginning_counts_by_its_first_part() -> None:
+def test_only_the_first_part_is_kept_if_an_object_must_be_read_from_its_beginning() -> None:
     """The other parts have no rows: their tasks found that the object cannot be read from the middle."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
@@ -99,7 +101,7 @@ def test_lost_rows_are_noticed() -> None:
     assert not collected(outcome("k", 0, 100, rows=2), pack("p", 2)).failed
 
 
-def test_packs_of_parts_that_do_not_count_are_dropped() -> None:
+def test_packs_of_parts_that_are_left_out_are_dropped() -> None:
     """There are two big objects: the end of one could not be read, and the other was overwritten during the read."""
     found = collected(
         outcome("k", 0, 50, rows=1),
@@ -118,7 +120,7 @@ def test_packs_of_parts_that_do_not_count_are_dropped() -> None:
     assert (found.outcomes["k"].failed, found.outcomes["l"].status) == ("why", "superseded")
 
 
-def test_a_transform_drops_an_object_that_was_read_in_part() -> None:
+def test_an_object_that_was_read_in_part_fails_if_there_is_a_transform() -> None:
     failed = outcome("h", 50, 50, status="failed", reason="why", reach_end=False)
     stored = StoredRows(slot=SLOT, key="w", etag="e", rows=7)
     found = collected(
@@ -142,11 +144,11 @@ def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> Non
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="secret-person"), replace(stored, etag="old")):
         found = collected(outcome("k", 0, 100, rows=1), foreign, transformed=True)
-        assert "an object version that this batch did not read in slot 3" in found.failed[SLOT].error
+        assert "slot 3 are of an object version that this batch did not read" in found.failed[SLOT].error
         assert "secret" not in found.failed[SLOT].error, "`erase` cannot remove keys from logs"
     found = collected(outcome("k", 0, 100, rows=1), replace(stored, slot=Slot(4)), transformed=True)
     assert found.failed.keys() == {SLOT}
-    assert "in slot 4: a transform must keep _slot" in found.failed[SLOT].error
+    assert "slot 4 are of an object version that this batch did not read" in found.failed[SLOT].error
     with pytest.raises(UsageError, match="rows of slot 4, which is not of this batch"):
         collected(outcome("k", 0, 100), replace(stored, slot=Slot(4), key="another"), transformed=True)
 

@@ -157,7 +157,7 @@ def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
 
 
 def test_large_records_become_small_tables() -> None:
-    """The memory of an Arrow table is bounded by its bytes, not only by its number of records."""
+    """An Arrow table may have only a limited number of bytes, not only of records."""
     body = file_of(
         [{"b": "x" * (4 << 20)} for _ in range(12)], [{"name": "b", "type": "string"}], codec="deflate"
     )

@@ -144,7 +144,7 @@ def test_a_column_of_a_declared_schema_may_have_a_number_as_its_name() -> None:
 
 
 def test_the_suffix_tsv_means_tabs() -> None:
-    """For objects with this suffix, another delimiter may be set."""
+    """The setting `csv_delimiter` takes precedence over the suffix."""
     bucket = S3Config(bucket="b", region="us-east-1")
     assert format_of("a/b.TSV.gz", "auto") is FORMATS["tsv"]
     form = format_for("k.tsv", Input(bucket=bucket))

@@ -105,7 +105,7 @@ def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
 
 
 def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
-    """Only runs of the same backfill may wait. Such runs must be executed one after another, and a waiting run can be
+    """Only runs of the same backfill may wait. They must be executed one after another, and a waiting run can be
     terminated.
     """
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
@@ -175,7 +175,7 @@ def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterIn
 
 
 def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
-    """Only the supervisor reports such runs. Without the supervisor's report, these runs would wait forever."""
+    """Nobody but the supervisor reports these runs, so without its report they would wait forever."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -208,7 +208,7 @@ def test_a_claimed_run_is_not_taken(instance: dg.DagsterInstance) -> None:
 
 
 def test_a_run_whose_worker_dies_is_reported_as_failed(instance: dg.DagsterInstance) -> None:
-    """The report must name the signal, and another worker must start."""
+    """The report must name the signal that killed the worker, and another worker must start."""
     with supervised(instance) as it:
         status, why = it.ended(it.handed_over("dies"))
         assert status is DagsterRunStatus.FAILURE
@@ -304,7 +304,7 @@ def test_the_end_of_a_supervisor_terminates_its_runs(instance: dg.DagsterInstanc
 
 
 def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
-    """The path may be longer than the address of a socket."""
+    """The path may be longer than the address of a socket may be."""
     home = Home(tmp_path / ("x" * 100))
     with home.listen(), pytest.raises(Exception, match="does not answer"):
         home.ask({}, seconds=0.01)

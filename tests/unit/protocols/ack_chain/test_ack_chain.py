@@ -118,7 +118,7 @@ def test_requests_on_a_bucket():
     assert not objects.list("").objects
 
 
-def test_sixty_four_concurrent_stampers(records):
+def test_exactly_one_of_sixty_four_concurrent_stampers_gets_acked(records):
     """Otherwise two stampers would get `Acked`, or the number of requests would grow faster than the number of
     stampers.
     """
@@ -189,7 +189,7 @@ def test_finish_ends_a_chain_in_one_stamp(chains):
 
 
 def test_chains_with_similar_tags_are_separate(chains):
-    """Otherwise a chain would count the stamps of another chain whose tag begins alike."""
+    """Otherwise a chain would count the stamps of another chain whose tag has the same beginning."""
     for tag in ("t", "t.", "t/1", "t 1", "tt"):
         chains.open_batch(tag, ["1", "2"])
     chains.stamp_children("t", ["1", "2"])
@@ -248,7 +248,7 @@ def test_an_acked_chain_cannot_fail(records):
     assert outcomes == [Acked(), AlreadyAcked(), Acked(), AlreadyAcked()]
 
 
-def test_purge_removes_closed_chains_after_their_time(records):
+def test_purge_removes_chains_some_time_after_they_were_closed(records):
     """Otherwise records of closed chains would stay for ever, or open chains would be removed."""
     clock = HandClock()
     chains = AckChains(records, clock=clock, tombstone_seconds=10, parallelism=3)

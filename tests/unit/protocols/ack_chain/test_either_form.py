@@ -57,7 +57,7 @@ def test_stamps_are_random_and_long_enough(chains):
         chains.stamp("t", A)
 
 
-def test_a_chain_of_raw_stamps(chains):
+def test_a_chain_of_raw_stamps_is_acked_by_its_last_stamp(chains):
     """Otherwise a chain of raw stamps would be acked too early, or never."""
     chains.create("t", xor(A, B))
     assert chains.stamp("t", A) == Stamped(missing=None)

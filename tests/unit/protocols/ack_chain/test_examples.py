@@ -18,7 +18,7 @@ def example(package):
 
 
 @pytest.mark.parametrize("package", [ack_chain, shared])
-def test_examples_run_in_ten_lines(package, capsys):
+def test_examples_run_and_have_at_most_ten_lines(package, capsys):
     """Otherwise a reader who copies the example would get an error or another result."""
     code = example(package)
     assert len(code.splitlines()) <= 10

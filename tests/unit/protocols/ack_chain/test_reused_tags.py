@@ -39,8 +39,8 @@ def test_requests_of_a_reused_tag():
     old = chains.open_batch("t", ["1"], reuse=True)
     assert objects.counts == {"PUT": 1}
     chains.finish(old)
-    # The record store tests once whether the bucket honours conditions on DELETE. The requests of this test must not
-    # count below.
+    # The record store finds out once whether the bucket honours conditions on DELETE. The requests for this are sent
+    # here, so that they are not counted below.
     chains.finish(chains.open_batch("t", ["2"], reuse=True))
     objects.counts.clear()
     chains.open_batch("t", ["3"], reuse=True)

@@ -44,14 +44,14 @@ PATHS = st.lists(st.one_of(st.integers(0, 12).map(str), st.sampled_from(["", "a"
 
 
 @given(st.sets(st.one_of(NUMBERS, TEXTS, PATHS.map("/".join))))
-def test_names_pack_without_loss(names):
+def test_names_are_packed_without_loss(names):
     """Otherwise a child's name could be changed or lost, for example a name like `07`, or a path like `a/7`."""
     packed = json.loads(json.dumps(pack_names(names)))
     assert unpack_names(packed) == names
     assert sorted(in_order(names)) == sorted(names)
 
 
-def test_names_pack_compactly():
+def test_names_are_packed_compactly():
     """Otherwise a batch of 1000 slots would store 1000 names instead of one range."""
     assert pack_names(str(slot) for slot in range(1000)) == [[0, 999]]
     assert pack_names(["10", "9", "2", "007", "b", "-1"]) == [2, [9, 10], "-1", "007", "b"]

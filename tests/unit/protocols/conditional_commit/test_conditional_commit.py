@@ -100,7 +100,7 @@ def test_a_write_in_doubt_loses_against_an_earlier_update(store):
     assert commit.put_if_match(PATH, b"1", etag) == Conflict()
 
 
-def test_a_write_that_was_applied_and_replaced_is_unknown(store):
+def test_the_outcome_is_unknown_if_a_write_in_doubt_was_applied_and_replaced(store):
     """If the outcome were `Conflict`, the caller would apply its update a second time."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
 
@@ -118,7 +118,7 @@ def test_a_write_that_was_applied_and_replaced_is_unknown(store):
     assert methods(faulty) == ["put", "head"]
 
 
-def test_a_foreign_object_after_a_write_in_doubt_is_unknown(store):
+def test_the_outcome_is_unknown_if_a_foreign_object_is_found_after_a_write_in_doubt(store):
     """A plain write may have replaced our write, so the outcome `Conflict` would be a guess."""
     store.put(PATH, b"foreign")
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
@@ -126,7 +126,7 @@ def test_a_foreign_object_after_a_write_in_doubt_is_unknown(store):
         commit.put_if_absent(PATH, b"1")
 
 
-def test_a_conflict_that_came_and_went_is_unknown(store):
+def test_the_outcome_is_unknown_after_a_conflict_that_came_and_went(store):
     """The conflicting object may have been our own late attempt, so the outcome `Conflict` would be a guess."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
     putting = faulty.store.put
@@ -188,7 +188,7 @@ def test_a_missing_etag_is_read_by_a_head(store):
     assert NativeCommit(store).put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
 
 
-def test_a_copy_carries_this_calls_writer_id(store):
+def test_a_copy_carries_the_writer_id_of_its_call(store):
     """Otherwise a copy would keep the writer id of its source, so it could not be recognised after a lost answer."""
     store.put("source", b"1", metadata={"kept": "k", WRITER: "of the source", EXPECTED: "old"})
     counting = CountingStore(store)
@@ -247,7 +247,7 @@ def test_a_delete_removes_only_the_expected_version(store):
     assert counting.counts == {"DELETE": 3}
 
 
-def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
+def test_the_outcome_of_a_delete_in_doubt_is_unknown_if_the_object_does_not_exist(store):
     """Otherwise the outcome would say that the caller deleted the object, although another client may have
     deleted it.
     """
@@ -267,8 +267,8 @@ def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
 
 
 @pytest.mark.parametrize("ignores", ["copy", "delete"])
-def test_the_probe_reports_an_ignored_condition_and_leases_work_without_it(store, ignores):
-    """Otherwise a store that ignores a condition would overwrite or delete objects, and nobody would learn it."""
+def test_the_probe_reports_an_ignored_condition_and_leases_do_not_need_it(store, ignores):
+    """Otherwise a store that ignores a condition would overwrite or delete objects, and nobody would learn of this."""
     ignoring = IgnoringStore(store, {ignores})
     found = probe(ignoring, "")
     assert (found.copy_if_absent, found.delete_if_match) == (ignores != "copy", ignores != "delete")

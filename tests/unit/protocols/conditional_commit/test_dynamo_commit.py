@@ -31,7 +31,7 @@ from tests.support.lease_commits import (
 # Commits without faults
 
 
-def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store, leases, commit):
+def test_an_uncontended_commit_sends_one_head_one_write_and_two_lease_requests(store, leases, commit):
     """Otherwise a commit would cost more requests, or its lease would have another generation or timeout than a lease
     of object_store.
     """
@@ -58,7 +58,7 @@ def test_a_loser_pays_one_head(store, leases, commit):
     assert not leases.puts
 
 
-def test_updates_copies_and_deletes_need_their_precondition(store, leases, commit):
+def test_an_update_a_copy_and_a_delete_need_their_precondition(store, leases, commit):
     """Otherwise, on a store without conditions, a write under an old ETag would be applied."""
     first = commit.put_if_absent(PATH, b"1", metadata={"kept": "k"}).etag
     second = commit.put_if_match(PATH, b"2", first, metadata={"kept": "k"}).etag
@@ -91,7 +91,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
 # The next writer
 
 
-def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
+def test_the_lease_of_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
     """Otherwise a writer would use its own timeout in place of the found lease's timeout. The wait would be 60 s
@@ -106,7 +106,7 @@ def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rat
     assert generations == [(0, None), (8, 7), (9, 8)]
 
 
-def test_a_waiting_writer_heads_the_path_at_every_test_interval(store, leases, clock):
+def test_a_waiting_writer_sends_a_head_at_every_test_interval(store, leases, clock):
     """Otherwise a waiting writer would not learn within one interval that another writer has won."""
     leases.leases.put(foreign_lease(PATH), seen=None)
     sleeping = clock.sleep
@@ -173,7 +173,7 @@ def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit
     assert clock.now < 1005
 
 
-def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock):
+def test_a_writer_keeps_waiting_while_the_lease_cannot_be_read(store, leases, commit, clock):
     """Otherwise an outage of the lease table during the wait would fail the commit."""
 
     def unavailable(path, etag):
@@ -195,7 +195,7 @@ def test_a_lease_that_expired_before_it_was_read_is_requested_again(store, lease
 
 
 def test_a_writer_gives_up_after_some_leases_of_others(store, leases, commit):
-    """Otherwise a writer would wait for ever while others' leases come and go."""
+    """Otherwise a writer would wait for ever while leases of other writers come and go."""
     leases.leases.put = lambda lease, *, seen: Occupied(
         found=foreign_lease(PATH, generation=len(leases.puts), timeout_ms=100)
     )
@@ -208,7 +208,7 @@ def test_a_writer_gives_up_after_some_leases_of_others(store, leases, commit):
 # Times of a lease
 
 
-def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit, clock):
+def test_the_timeout_begins_before_the_lease_is_sent(store, leases, commit, clock):
     """Otherwise a write would begin although 15 of the lease's 20 s had passed while the lease was being sent."""
     leases.after = once(lambda: clock.sleep(0.75 * TIMEOUT))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
@@ -217,7 +217,7 @@ def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit
     assert clock.now == 1000 + 0.75 * TIMEOUT
 
 
-def test_an_old_head_does_not_count(store, leases, commit, clock):
+def test_a_writer_does_not_rely_on_an_old_head(store, leases, commit, clock):
     """Otherwise a writer that slept between HEAD and lease would overwrite an object that another writer created
     meanwhile.
     """
@@ -239,7 +239,7 @@ def test_a_write_begins_only_in_the_first_half_of_the_timeout(store, leases, com
     assert len(leases.puts) == (2 if used <= BEGIN_WITHIN else 3)
 
 
-def test_a_write_in_doubt_is_not_sent_again_late(leases, clock):
+def test_a_write_in_doubt_is_not_sent_again_after_half_the_timeout(leases, clock):
     """A write that is sent again after half the timeout might replace the next holder's object."""
     memory = MemoryObjectStore()
     store = FaultyStore(memory, lambda call: Fault.REFUSED if call.method == "put" else Fault.NONE)

@@ -85,7 +85,7 @@ def test_a_missing_etag_is_read_by_a_head(store, leases, commit):
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
 
 
-def test_heads_before_the_write_are_retried_and_then_unavailable(leases, clock):
+def test_heads_before_the_write_are_retried_and_then_raise_unavailable(leases, clock):
     """Otherwise the caller would not learn that nothing was written and that it may retry."""
     store = MemoryObjectStore()
     commit = lease_commit(FaultyStore(store, scripted({0: Fault.REFUSED})), leases, clock)
@@ -177,7 +177,9 @@ def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, c
         commit.put_if_absent(PATH, b"1")
 
 
-def test_a_writer_that_was_taken_over_before_its_timeout_does_not_return_written(store, leases, commit):
+def test_a_writer_whose_lease_was_taken_over_before_its_timeout_does_not_return_written(
+    store, leases, commit
+):
     """Otherwise two writers would return `Written` if clocks differ by more than the skew rate, or if a lease was
     removed.
     """
@@ -186,7 +188,7 @@ def test_a_writer_that_was_taken_over_before_its_timeout_does_not_return_written
         commit.put_if_absent(PATH, b"1")
 
 
-def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, clock):
+def test_a_sleeper_whose_lease_nobody_took_over_has_committed(store, leases, commit, clock):
     """Otherwise a late write would be reported as unknown although nobody has taken over its lease."""
     asleep_in_the_write(store, clock)
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))

@@ -21,7 +21,7 @@ STUCK_SECONDS = 30
 
 
 class Hooked(MemoryObjectStore):
-    """Runs `during(key)` after a GET has read the body and before it answers."""
+    """A store that runs `during(key)` after a GET has read the body and before it answers."""
 
     during = staticmethod(lambda _key: None)
 
@@ -287,7 +287,7 @@ def test_idle_entries_are_also_evicted_without_a_background_thread(clock, store,
     assert [*cache._entries] == ["b"]
 
 
-def test_another_thread_ends_a_hanging_revalidation(make, store, publisher):
+def test_a_hanging_revalidation_does_not_delay_readers_of_other_keys(make, store, publisher):
     """Otherwise a reader would wait for a hanging GET of another key."""
     cache = make(store, staleness_seconds=0.01, serve_stale_seconds=0.05)
     publisher.put("hangs", b"1")

@@ -59,7 +59,7 @@ def body(found):
     return found.body if found else None
 
 
-def test_requests_of_misses_hits_and_stale_entries(store, publisher):
+def test_requests_of_a_miss_a_hit_and_a_stale_entry(store, publisher):
     """Otherwise a hit would cost a request, or an unchanged stale entry would cost more than one conditional GET."""
     publisher.put("a", b"1")
     counting = CountingStore(store)

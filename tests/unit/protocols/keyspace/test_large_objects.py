@@ -77,7 +77,7 @@ def test_requests_of_a_file(tmp_path, body):
 
 
 @pytest.mark.parametrize("size", [None, 5])
-def test_small_streams_are_one_put(size):
+def test_a_small_stream_is_written_by_one_put(size):
     site = Site()
     assert isinstance(site.publisher.put_stream("k", io.BytesIO(b"small"), size=size), Written)
     assert isinstance(site.publisher.put_stream("empty", io.BytesIO()), Written)
@@ -116,7 +116,7 @@ def test_the_precondition_is_checked_at_the_end(body):
 def test_requests_with_lost_answers_are_repeated_or_checked(body, method, fault, precondition):
     """Otherwise a lost answer would fail the upload, or its outcome would be guessed."""
     if method == "abort_upload":
-        # An upload is aborted only if it failed.
+        # Only a failed upload is aborted, so this upload must fail.
         site = Site(at(method, fault))
         site.there.put("k", b"old")
         assert site.publisher.put_stream("k", io.BytesIO(body), precondition=ABSENT) == Conflict()

@@ -180,7 +180,7 @@ def test_a_write_in_doubt_is_signalled(store):
     assert set(watcher.poll().changed) == {slot_of("a")}
 
 
-def test_a_plain_write_that_failed_is_signalled_and_raised(store):
+def test_a_plain_write_that_failed_is_signalled_and_its_error_is_raised(store):
     """Otherwise nobody would look at an object that was written although its response was lost."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="a"))
     watcher = Watcher(store, prefix=KS)

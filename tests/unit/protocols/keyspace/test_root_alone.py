@@ -1,5 +1,6 @@
-"""Keyspaces in which queued writers move only the root: the signals, the requests of a poll, and the watcher's
-state."""
+"""Keyspaces in which writers that queue move only the root: the signals, the requests of a poll, and the watcher's
+state.
+"""
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_poll_also_lists_the_signals_if_an_unqueued_writer_moved_the_root(
 def test_a_signal_is_seen_soon_if_the_next_move_of_the_root_hides_it(
     keyspace, clock, publisher, queue, watcher
 ):
-    """Otherwise a change of an unqueued writer would be missed if a queued writer moves the root right after this
+    """Otherwise a change of an unqueued writer would be missed if a writer that queues moves the root right after this
     change.
     """
     publisher.put("b", b"1")
@@ -181,7 +182,7 @@ def test_the_state_of_signals_and_entries_survives_as_a_string(publisher, queue,
     assert not watcher.observe(state, relist=True).changed
 
 
-def test_watchers_without_the_queue_refuse_a_keyspace_with_queued_writers(store, publisher, queue):
+def test_watchers_without_the_queue_refuse_a_keyspace_with_writers_that_queue(store, publisher, queue):
     """Otherwise a watcher or a cache that does not read the queue would miss changes silently."""
     watcher = Watcher(store, prefix=KS)
     cache = CausalCache(store, Watcher(store, prefix=KS))

@@ -24,7 +24,7 @@ from tests.support.faults import CrashedError, Fault, FaultyStore, at
 KS = "ks/"
 
 
-def test_an_idle_poll_is_one_head(store, publisher):
+def test_an_idle_poll_sends_one_head(store, publisher):
     """Otherwise an idle bucket would cost more than one request for each poll."""
     publisher.put("a", b"1")
     counting = CountingStore(store)
@@ -35,7 +35,7 @@ def test_an_idle_poll_is_one_head(store, publisher):
     assert counting.counts == {"HEAD": 1}
 
 
-def test_a_changed_poll_is_one_head_and_one_list(store, publisher):
+def test_a_poll_after_a_change_sends_one_head_and_one_list(store, publisher):
     """Otherwise a full keyspace with 1000 signals would take a second page at each poll."""
     for slot in range(1000):
         store.put(signal_key(KS, slot), signal_body(SYSTEM_CLOCK))
@@ -200,7 +200,7 @@ def test_digests_of_signals_differ_from_the_digest_of_an_unseen_slot():
     "text",
     ["", "{}", "[]", "null", '{"slots": 1000, "root": null, "digests": "AA=="}', WatcherState().dumps()[:-9]],
 )
-def test_a_broken_state_is_an_error_not_a_fresh_start(text):
+def test_a_corrupt_state_is_an_error_and_no_fresh_start(text):
     """Otherwise a corrupt cursor would make the sensor ingest everything again without an error."""
     with pytest.raises((CorruptError, UsageError)):
         WatcherState.loads(text)

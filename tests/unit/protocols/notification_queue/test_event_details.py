@@ -175,7 +175,7 @@ def test_pulled_topics_store_no_details(queue: NotificationQueue) -> None:
     assert (entry.event.details, entry.event.metadata, entry.event.tags) == (None, None, None)
 
 
-def test_the_configuration_id_is_that_of_rule_sender_or_topic(queue: NotificationQueue) -> None:
+def test_the_configuration_id_comes_from_the_rule_the_sender_or_the_topic(queue: NotificationQueue) -> None:
     """Otherwise a consumer could not tell which rule or notification configuration reported a change."""
     rules = (
         Rule(id="csv", suffix=".csv"),

@@ -37,8 +37,8 @@ def there(queue, topic="t"):
 
 
 @pytest.mark.parametrize("passes", [(0.0,), (0.0, 0.0), (0.0, 1.0), (0.0, OUTDATED - 0.01), (0.0, OUTDATED)])
-def test_a_creation_in_flight_during_a_recount_keeps_the_bound(queue, records, clock, passes):
-    """Otherwise a creation that is answered after the recount would exceed the capacity, or lose its entry."""
+def test_the_creation_of_an_entry_during_a_recount_keeps_the_bound(queue, records, clock, passes):
+    """Otherwise an entry whose creation is answered after the recount would exceed the capacity, or be lost."""
     others = []
 
     def meanwhile():
@@ -133,7 +133,9 @@ def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
         (TopicSettings(bucket="c", prefix="raw/"), False),
     ],
 )
-def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock, settings, waits):
+def test_the_creation_of_a_topic_waits_if_another_topic_receives_the_same_keys(
+    records, clock, settings, waits
+):
     """Otherwise writers with a reservation would not announce their changes to a new topic, or each creation would take
     6 s.
     """
@@ -144,8 +146,10 @@ def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock
     assert clock.now - before == (OUTDATED if waits else 0)
 
 
-def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock):
-    """Otherwise writers that reserved by a topic's former keys would not announce their changes to the new topic."""
+def test_the_creation_of_a_topic_waits_if_the_keys_of_another_topic_have_just_changed(records, clock):
+    """Otherwise writers that made reservations by a topic's former keys would not announce their changes to the new
+    topic.
+    """
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(prefix="raw/"))
     before = clock.now

@@ -31,7 +31,7 @@ def keys(count):
     return [f"k{number}" for number in range(count)]
 
 
-def test_marks_take_one_list(queue, objects):
+def test_marks_are_read_by_one_list(queue, objects):
     for batch in (["a"], ["a", "b"], keys(8)):
         queue.push_many("t", [Event(key=key) for key in batch])
     objects.counts.clear()
@@ -59,8 +59,8 @@ def test_reservations_and_commits_both_add_marks(queue):
 
 
 def test_segments_of_many_slots_are_read(queue, objects):
-    """Otherwise a watcher would miss an entry whose segment does not name its slots, or would take a removal of entries
-    for a change.
+    """Otherwise a watcher would miss an entry if the key of its segment names no slots, or would take a removal of
+    entries for a change.
     """
     names = keys(20)
     reservations = queue.reserve_many("t", [Event(key=key) for key in names])

@@ -1,4 +1,4 @@
-"""The pulling consumer's side, and the requests of a whole cycle."""
+"""The queue as pulling consumers use it, and the requests from a reservation to its removal."""
 
 from dataclasses import replace
 
@@ -26,8 +26,8 @@ from tests.unit.protocols.notification_queue.helpers import ONE_SHARD, all_entri
 # Pull
 
 
-def test_entries_are_those_of_the_wanted_slots(records, clock):
-    """Otherwise a run would get entries of slots that it does not process, or miss some of its own."""
+def test_a_consumer_gets_only_entries_of_the_wanted_slots(records, clock):
+    """Otherwise a run would get entries of slots that it does not process, or miss entries of its own slots."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", TopicSettings(capacity=400, shards=4))
     pushed = events(60)

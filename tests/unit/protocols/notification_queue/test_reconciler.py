@@ -32,7 +32,7 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
             PUT,
             meta("other", writer="x"),
             True,
-        ),  # The write was replaced, or never applied. The change is announced: a needless announcement does no harm.
+        ),  # The write was replaced, or was never applied. The change is announced in both cases, as this does no harm.
         (REPLACE, meta("old"), False),
         (REPLACE, meta("new"), True),
         (REPLACE, meta("old", writer="w"), True),  # an equal body restores the ETag

@@ -76,7 +76,7 @@ def test_announced_topics_are_kept_only_with_reservations():
 
 
 def test_no_two_writes_of_a_segment_are_equal():
-    """Otherwise a writer could not tell its own write from another writer's."""
+    """Otherwise a writer could not distinguish its own write from a write of another writer."""
     found = segment(entry(0, FULL))
     assert encode_segment(found, "1") != encode_segment(found, "2")
 
@@ -108,7 +108,7 @@ def test_foreign_bytes_raise_an_error(value):
         decode_letter("t", Record(key="0-a.7", value=value, version="v"))
 
 
-def test_keys_name_up_to_twelve_slots():
+def test_keys_of_segments_name_up_to_twelve_slots():
     """Otherwise a puller would skip a segment that has entries of the wanted slots, or read all segments."""
     few, many = segment_key(0, "n", [7, 7, 70]), segment_key(0, "n", range(13))
     assert few == "000-n.7_70"

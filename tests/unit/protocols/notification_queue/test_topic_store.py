@@ -143,7 +143,7 @@ def test_a_writer_that_knew_the_old_topic_reserves_in_the_new_one(queue, records
     assert keys(all_entries(queue)) == ["a"]
 
 
-def test_segments_of_another_epoch_are_swept_and_never_seen(queue, records):
+def test_segments_of_another_epoch_are_removed_and_never_seen(queue, records):
     """Otherwise a late segment of a deleted topic would be delivered in the new topic."""
     reservation = queue.reserve("t", Event(key="old"))
     queue.commit(reservation)
@@ -168,7 +168,7 @@ def test_a_slow_deleter_leaves_the_next_topic_unchanged(queue, records, clock):
     assert keys(all_entries(queue)) == ["new"]
 
 
-def test_a_reconciler_with_an_old_topic_sweeps_no_new_entries(queue, records, clock):
+def test_a_reconciler_with_an_old_topic_removes_no_new_entries(queue, records, clock):
     """Otherwise a reconciler that read the old topic would remove entries of the new topic."""
 
     def overtake():

@@ -101,7 +101,7 @@ def test_a_user_with_other_slots_is_refused(queue: NotificationQueue) -> None:
     assert queue.topics.get("orders").tables == ()
 
 
-def test_a_claimed_topic_costs_no_more_requests() -> None:
+def test_a_claimed_topic_costs_no_additional_requests() -> None:
     """Otherwise the check of a topic's tables would cost a request at each read of entries."""
     calls: list[str] = []
 

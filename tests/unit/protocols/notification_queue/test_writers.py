@@ -1,4 +1,4 @@
-"""The writers' side: room before the write, and outcomes in doubt."""
+"""The queue as writers use it: room before the write, and outcomes in doubt."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_a_reservation_is_visible_once_it_is_committed(queue):
-    """Otherwise a consumer would see a change before the object is written, or a change without its facts."""
+    """Otherwise a consumer would see a change before the object is written, or a change without its ETag and size."""
     reservation = queue.reserve("t", Event(key="a/b c", bucket="b", writer="w1", precondition=ABSENT))
     assert all_entries(queue) == ()
     assert queue.commit(reservation.wrote(etag="e1", size=0)) == EntryCommitted()
@@ -79,7 +79,7 @@ def test_a_full_shard_does_not_prevent_reservations_in_other_shards(records, clo
         assert len(mine) == shard_capacity(shard, settings)
 
 
-def test_a_batch_is_one_segment_of_one_shard(queue, records):
+def test_a_batch_is_stored_in_one_segment_of_one_shard(queue, records):
     """Otherwise a batch would cost a request for each entry or each shard."""
     queue.topics.create("wide", TopicSettings(capacity=12, shards=4))
     batches = [queue.reserve_many("wide", events(2, f"{n}.")) for n in range(4)]
@@ -188,7 +188,7 @@ def test_a_reservation_in_doubt_is_confirmed(queue, records, clock, method, faul
     assert room(queue) == 2
 
 
-def test_a_creation_that_is_applied_late_has_been_counted(queue, records, clock):
+def test_an_entry_whose_creation_is_applied_late_was_counted(queue, records, clock):
     """Otherwise an entry that appears long after its request would exceed the capacity."""
     faulty = FaultyStore(records, at("create", Fault.LATE), late_by_calls=1000)
     reservation = NotificationQueue(faulty, clock=clock).reserve("t", Event(key="a"))
@@ -292,7 +292,7 @@ def test_an_unavailable_store_reserves_nothing(queue, records, clock):
     assert room(queue) == 3
 
 
-def test_push_is_durable_or_raises(queue, records, clock):
+def test_push_is_durable_or_raises_an_error(queue, records, clock):
     """Otherwise an inlet would acknowledge a message whose changes are not in the queue."""
     assert queue.push_many("t", events(4)) == (EntryCommitted(),) * 3 + (
         QuotaExceeded(retry_after_seconds=1.0),

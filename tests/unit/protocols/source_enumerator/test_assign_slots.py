@@ -36,7 +36,7 @@ def moved_from(found: Assignment, previous: Assignment) -> int:
 
 
 def every_assignment(slots: set[Slot], readers: int) -> list[Assignment]:
-    """Yields all assignments that are contiguous, complete and disjoint, and leave no reader idle without need."""
+    """Returns all assignments that are contiguous, complete and disjoint, and leave no reader idle without need."""
     line = sorted(slots)
     count = min(readers, len(line))
     found = []
@@ -99,7 +99,7 @@ def test_the_largest_load_is_the_least_possible(
     st.integers(1, 4),
     st.none() | st.dictionaries(st.integers(0, 11).map(Slot), sizes),
 )
-def test_no_contiguous_assignment_in_balance_moves_less(
+def test_no_balanced_contiguous_assignment_moves_fewer_slots(
     before: set[Slot], had: int, slots: set[Slot], readers: int, bytes_of: dict[Slot, int] | None
 ) -> None:
     """Otherwise slots would change their reader although a balanced assignment with fewer moves exists."""

@@ -84,7 +84,7 @@ CHOICES = st.builds(
 
 
 @given(CHOICES, st.dictionaries(KEYS, st.sampled_from([999_999, 1_000_000, 1_000_999])))
-def test_listings_columns_and_entries_choose_the_same_objects(
+def test_listings_and_columns_and_entries_choose_the_same_objects(
     choice: Choice, objects: dict[str, int]
 ) -> None:
     """Otherwise an object would be read by a sweep but not by its entry, or an entry would cost a HEAD for nothing."""
@@ -107,7 +107,7 @@ def test_listings_columns_and_entries_choose_the_same_objects(
     for key in objects:
         found = Enumerator(store, choice, slots=7).current(key)
         by_key = not choice.why_not(key)
-        assert (found is not None) == by_key  # written now, so after 1970
+        assert (found is not None) == by_key  # the object was written now, so after `modified_after`
         assert store.counts["HEAD"] == by_key
         store.counts.clear()
 

@@ -63,7 +63,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", [*BROKEN])
 @given(names=keys, data=st.data())
-def test_a_server_that_cannot_begin_after_a_key_is_listed_in_one_chain(
+def test_one_chain_lists_everything_if_the_server_cannot_begin_after_a_key(
     what: str, names: set[str], data: st.DataObject
 ) -> None:
     """Otherwise a sweep would miss objects on a server that implements `start_after` wrongly. The sweep would withdraw
@@ -100,7 +100,7 @@ def test_cuts_at_the_same_key_are_merged() -> None:
     assert choose_cuts(store, "raw/", []) == []
 
 
-def test_a_cut_that_vanishes_loses_no_key() -> None:
+def test_no_key_is_lost_if_a_cut_vanishes() -> None:
     """Otherwise a sweep would miss the objects behind a cut that was deleted during the listing."""
     names = {f"{number:04d}" for number in range(4000)}
     store = filled(MemoryObjectStore(), names)
@@ -113,7 +113,7 @@ def test_a_cut_that_vanishes_loses_no_key() -> None:
     assert {key for key, times in found.items() if times > 1} == {f"{n:04d}" for n in range(2002, 3002)}
 
 
-def test_a_key_that_appears_behind_a_cut_loses_no_key() -> None:
+def test_no_key_is_lost_if_a_new_key_appears_behind_a_cut() -> None:
     """Otherwise a chain would end at a cut although the next chain begins behind keys that are not listed yet."""
 
     class Written(MemoryObjectStore):

@@ -65,7 +65,7 @@ def test_rows_of_missing_objects_may_be_kept(touched: list[str] | None) -> None:
     assert changes_of_slot(SLOT, here, known, max_objects=9, touched=touched).gone == ("none", "rows")
 
 
-def test_reading_continues_at_its_offset() -> None:
+def test_reading_of_an_object_resumes_at_its_offset() -> None:
     """Otherwise a large object would be read from its beginning in each round, or a changed object from an
     old offset.
     """
@@ -147,7 +147,9 @@ etags = st.dictionaries(st.text(max_size=3), st.sampled_from("12"), max_size=12)
 
 
 @given(etags, etags, st.integers(1, 5))
-def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str, str], limit: int) -> None:
+def test_bounded_plans_together_include_the_whole_bucket(
+    bucket: dict[str, str], state: dict[str, str], limit: int
+) -> None:
     """Otherwise bounded plans would never include all objects of the bucket, or would report too early that they do."""
     state = dict(state)
     for _ in range(40):

@@ -47,7 +47,7 @@ def test_overlapping_notifications_are_recognised(one: Notification, other: Noti
     assert other.overlaps(one) is both
 
 
-def test_a_covering_notification_is_recognised() -> None:
+def test_a_notification_that_covers_another_one_is_recognised() -> None:
     whole = note("a", CREATED, REMOVED)
     assert whole.covers(note("b", PUT, prefix="raw/"))
     assert not whole.covers(note("b", CREATED, "s3:LifecycleExpiration:*"))
@@ -162,7 +162,9 @@ def test_a_write_names_the_expected_owner_of_the_bucket(bucket: Bucket) -> None:
 
 @pytest.mark.server
 def test_a_missing_queue_is_refused_after_some_attempts(bucket: Bucket) -> None:
-    """S3 can still use the old policy of a queue. The setup must neither fail immediately nor try for ever."""
+    """S3 may refuse a queue for a while, because it still uses the queue's old policy. So the setup must neither fail
+    immediately nor try for ever.
+    """
     ours = replace(bucket.ours, arn="arn:aws:sqs:us-east-1:000000000000:none")
     with pytest.raises(RefusedError, match="Unable to validate"):
         bucket.events.change(lambda found: found.having(ours))

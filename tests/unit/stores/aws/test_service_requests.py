@@ -70,7 +70,7 @@ def test_an_unreachable_service_is_reported() -> None:
 
 
 def test_policies_are_parsed_or_refused() -> None:
-    """Otherwise a policy whose only statement is not in a list could not be read, or other text would be
+    """Otherwise a policy whose only statement is not in a list could not be read, or a text that is no policy would be
     overwritten.
     """
     assert policy_in(None, "q")["Statement"] == []

@@ -41,8 +41,8 @@ def test_keys_that_obstore_cannot_read_are_left_to_boto3(key):
 
 
 @pytest.mark.server
-def test_keys_that_fit_are_read_exactly(ministack):
-    """Otherwise a key with unusual characters would read another object."""
+def test_keys_that_obstore_can_read_are_read_exactly(ministack):
+    """Otherwise another object would be read for a key with unusual characters."""
     config = ministack.config(ministack.make_bucket())
     store, fast = S3ObjectStore(config), obstore_store(config)
     keys = FITS + [f"p/{chr(code)}q" for code in range(32, 127) if chr(code) != "/"]
@@ -106,7 +106,9 @@ def test_a_missing_key_needs_one_request(ministack, key):
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
 def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
-    """Otherwise a write in doubt would be sent twice, or be taken for a conflict. RGW refuses quoted ETags."""
+    """Otherwise a write in doubt would be sent twice, or be taken for a conflict. The ETag is sent without quotes,
+    because RGW refuses quoted ETags.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
         first = store.put("a", b"1").etag

@@ -116,8 +116,8 @@ def test_note_with_a_lone_surrogate_leaves_the_log_readable() -> None:
 
 
 def test_missing_statistics_are_the_widest_bounds() -> None:
-    """Otherwise rows would be missed in files of other engines: some write no statistics, no counts, or null as a
-    bound.
+    """Otherwise rows would be missed in files of other engines: some engines write no statistics, no counts, or null as
+    a bound.
     """
     wide = Add(path="p", size=1, rows=UNKNOWN_ROWS, modified_ms=1)
     assert "stats" not in wide.json()

@@ -131,7 +131,7 @@ PROTOCOLS = [
 class TestRaised:
     @pytest.mark.parametrize("wanted", PROTOCOLS)
     @pytest.mark.parametrize("known", PROTOCOLS)
-    def test_raised_protocol_includes_both(self, known: Protocol, wanted: Protocol) -> None:
+    def test_raised_protocol_includes_both_protocols(self, known: Protocol, wanted: Protocol) -> None:
         """Otherwise a table would lose a feature that its files need, or its protocol would depend on the order of the
         changes.
         """

@@ -144,7 +144,7 @@ def test_bounds_of_decimals_include_all_values(values: list[Decimal | None]) -> 
         assert (low, high) == (min(there), max(there))
 
 
-def test_decimal_without_room_above_has_no_bound() -> None:
+def test_bound_of_decimals_is_left_out_if_the_rounded_bound_does_not_fit_the_type() -> None:
     """Otherwise the rounded bound would have one digit too many for its type."""
     most = Decimal("99999999999999.999")
     assert bounds([most, Decimal(0)], pa.decimal128(17, 3)) == (0, None)
@@ -219,8 +219,8 @@ def test_first_columns_and_lineage_have_statistics() -> None:
     assert found["minValues"]["_key"] == found["maxValues"]["_key"] == "a" * 500
 
 
-def test_sorted_column_beyond_the_first_has_statistics() -> None:
-    """Otherwise a table that is clustered by a late column would be read whole by each query."""
+def test_sorted_column_behind_the_first_columns_has_statistics() -> None:
+    """Otherwise each query would read the whole table if the table is clustered by such a column."""
     rows = pa.table({f"c{n}": pa.array([n, n + 1]) for n in range(STATISTICS_COLUMNS + 8)})
     sink = io.BytesIO()
     order = pq.SortingColumn.from_ordering(rows.schema, [(rows.schema.names[-1], "ascending")])
@@ -243,7 +243,7 @@ def test_file_without_rows_has_statistics() -> None:
     assert stats(pa.table({"c": pa.array([], pa.string())}))["nullCount"] == {"c": 0}
 
 
-def test_hidden_rows_leave_bounds_wide() -> None:
+def test_bounds_of_a_file_with_hidden_rows_are_marked_as_wide() -> None:
     """Otherwise an engine would take the bounds of a file with hidden rows for exact values."""
     rows = pa.table({"_slot": pa.array([1, 2, 3], pa.int32()), "_key": ["a", "é", "\U0001f600"]})
     add = add_of("data/p", footer_of(rows), size=9, modified_ms=8, since=3, until=4)

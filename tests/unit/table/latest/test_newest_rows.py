@@ -20,7 +20,7 @@ from tests.support.log_rounds import slot_of_key
 
 
 def row(key, at, *, gone=False):
-    """Returns the number of a row with these values."""
+    """Returns a number that stands for a row with these values."""
     return next(
         n
         for n in range(1, 5000)
@@ -65,7 +65,7 @@ def test_late_row_changes_nothing(source):
 
 
 @pytest.mark.parametrize("bucket", [{}, {"b1": ("f", (OTHER,))}], ids=["deleted", "overwritten"])
-def test_next_newest_row_returns(source, bucket):
+def test_older_row_is_shown_again_after_the_newest_row_has_left(source, bucket):
     first = {"a1": ("e", (OLD,)), "a2": ("e", (NEW,))}
     followed(source, {**first, "b1": ("e", (NEWER,))})
     assert followed(source, {**first, **bucket})["k1"] == NEW
@@ -199,7 +199,7 @@ def test_rounds_go_on_after_compaction(source):
     assert followed(source, {"a1": ("e", (OLD,))}) == {"k1": OLD}
 
 
-def test_round_killed_at_any_write_can_be_repeated(source):
+def test_round_that_is_killed_at_any_write_can_be_repeated(source):
     """Otherwise after a crash, a row would be lost or occur twice."""
     base = dict(source.store._objects)
     for kill in range(40):
@@ -223,7 +223,7 @@ def test_round_killed_at_any_write_can_be_repeated(source):
 
 
 def after_writes(number):
-    """Returns a schedule that crashes the process after `number` writes."""
+    """Returns a schedule that crashes the process after the write with this number, counted from 0."""
     seen = 0
 
     def schedule(call):

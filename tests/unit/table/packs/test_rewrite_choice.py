@@ -44,7 +44,7 @@ batches = st.lists(st.lists(st.integers(1, 200_000) | st.integers(1, 1_000), max
 
 
 @given(batches)
-def test_files_are_bounded_after_any_number_of_batches(found: list[list[int]]) -> None:
+def test_number_of_files_is_bounded_after_any_number_of_batches(found: list[list[int]]) -> None:
     packs: list[Add] = []
     for label, sizes in enumerate(found, 1):
         packs = after(packs, compaction(packs, SIZES, budget=1 << 40))

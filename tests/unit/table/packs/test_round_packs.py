@@ -249,7 +249,7 @@ rounds = st.lists(
 
 @pytest.mark.parametrize("vectors", [False, True])
 @given(rounds)
-def test_no_row_is_lost_or_duplicated_and_files_are_bounded(
+def test_no_row_is_lost_or_duplicated_and_the_number_of_files_is_bounded(
     vectors: bool, steps: list[tuple[dict[str, int], list[str]]]
 ) -> None:
     table = PackTable(vectors=vectors)

@@ -115,7 +115,7 @@ def test_keys_of_any_characters_are_found():
 
 def test_known_key_costs_one_page(large):
     wanted = keys(1, 4711)
-    large.lookup(keys(1, 3))  # this loads the tail
+    large.lookup(keys(1, 3))  # this lookup loads the tail of the file
     reader = large.reader
     reader.cache.__init__()
     reader.tail(large.states.files[0])

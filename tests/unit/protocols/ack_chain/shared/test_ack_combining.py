@@ -1,4 +1,4 @@
-"""Group commit: threads of one process send together, and each gets its own result."""
+"""Group commit: threads of one process send their stamps together, and each thread gets its own result."""
 
 import threading
 from concurrent.futures import Future
@@ -85,7 +85,7 @@ def test_repeated_stamps_write_nothing():
     assert combine(chain, [stamp("x", ending="a"), stamp("y", ending="a")])[0] is None
 
 
-def test_raw_stamps_combine_once_for_each_operation_id():
+def test_raw_stamps_are_combined_once_for_each_operation_id():
     """Otherwise a retry that is combined with its first attempt would be applied twice."""
     one, other = new_stamp(), new_stamp()
     chain = Chain(identity="i", stamp=xor(one, other))
@@ -255,7 +255,7 @@ def test_threads_behind_a_leader_that_dies_are_served():
     assert commit._groups == {}
 
 
-def test_many_threads_on_many_chains():
+def test_no_stamp_of_many_threads_on_many_chains_is_lost():
     """Otherwise a stamp would be lost, or two threads would get `Acked`, under real concurrency."""
     records = MemoryRecordStore()
     chains = SharedChains(records)

@@ -95,9 +95,9 @@ def test_children_are_begun_by_name(chains):
     assert chains.stamp_children("t", ["1/a", "1/b"]) == Acked()
 
 
-def test_raw_stamps_of_named_children(chains):
-    """Otherwise a stamp would be applied although some of its children have ended; the XOR of such a stamp cannot be
-    split.
+def test_a_raw_stamp_is_refused_if_only_some_of_its_children_have_ended(chains):
+    """Otherwise a stamp would be applied although some of its children have ended. The XOR of several children cannot
+    be split.
     """
     chains.create("t", xor(A, B, C), children={"a": A, "b": B, "c": C})
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
@@ -147,7 +147,7 @@ def test_an_acked_chain_cannot_fail(chains):
     assert chains.fail("t", "late").status == "acked"
 
 
-def test_purge_removes_closed_chains_after_their_time(records):
+def test_purge_removes_chains_some_time_after_they_were_closed(records):
     """Otherwise closed chains would stay for ever, or open chains would be removed."""
     clock = HandClock()
     chains = SharedChains(records, clock=clock, tombstone_seconds=10)
@@ -184,7 +184,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
     assert chains.stamp("t", B) == Acked()
 
 
-def test_the_last_stamp_in_doubt_is_acked(records):
+def test_the_last_stamp_of_a_chain_gets_acked_even_if_it_is_in_doubt(records):
     """Otherwise the caller would not learn that its stamp was the last one: the npm package crashes here."""
     SharedChains(records).create("t", A)
     chains, _ = over(records, at("replace", Fault.LOST))
@@ -245,7 +245,7 @@ def test_an_error_before_any_write_is_raised_unchanged(records):
         chains.delete("t")
 
 
-def test_contention_is_bounded_and_typed(records):
+def test_a_stamper_gives_up_with_an_error_after_a_number_of_attempts(records):
     """Otherwise a stamper would retry for ever if other stampers are always faster, or if the store never answers."""
     SharedChains(records).open_batch("t", ["1", "2"])
     chains, faulty = over(records)

@@ -111,7 +111,7 @@ def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, reco
     """Otherwise an entry would get two dead letters or none, be delivered again, or lose its room."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
-    nth = {"create": 2, "remove": 0}[method]  # earlier creations: the records of worker and owners
+    nth = {"create": 2, "remove": 0}[method]  # the records of the worker and the owners are created first
     _, consumer = owner(over(records, clock, at(method, fault, nth=nth)))
     (entry,) = consumer.take(1)
     with pytest.raises(CrashedError):

@@ -213,7 +213,7 @@ def test_requests_of_a_worker_and_a_consumer(clock):
     assert cost(worker.stop) == {"read": 1, "replace": 1, "remove": 1}
 
 
-def test_deliveries_and_failures_of_a_segment_are_one_write(clock):
+def test_deliveries_and_failures_of_a_segment_are_stored_by_one_write(clock):
     """Otherwise each outcome would cost a write, or overwrite what a writer commits in the same segment."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)

@@ -124,7 +124,7 @@ def test_a_worker_that_cannot_renew_its_lease_stops_delivering(queue, records, c
     assert keys(consumer.take(1)) == ["a"]
 
 
-def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
+def test_the_time_of_a_renewed_lease_begins_before_its_renewal(records, clock, queue):
     """Otherwise a worker whose renewal was answered late would still deliver when other workers already take over."""
     late = []
 
