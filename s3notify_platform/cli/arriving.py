@@ -151,11 +151,15 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
     if found is None:
         return Events(fine=True, text=f"{parts}; {why}, and the bucket has no object to judge by")
     if found.seconds is None or found.seconds > SOON_SECONDS:
-        late = "not" if found.seconds is None else f"only after {found.seconds:.0f} s"
+        late = (
+            "was not announced"
+            if found.seconds is None
+            else f"was announced only after {found.seconds:.0f} s"
+        )
         return Events(
             fine=True,
-            text=f"{parts}; {why}, and the newest object, {found.key!r}, was {late} announced: write an "
-            "object, and run this command again",
+            text=f"{parts}; {why}, and the newest object, {found.key!r}, {late}: write an object, and run this "
+            "command again",
         )
     return Events(
         fine=True,

@@ -33,4 +33,6 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     publisher = location.slot_signals()
     publisher.signal(keys, queued=())
     slots = sorted({slot_of(key, location.slots) for key in keys})
-    say(f"signalled {len({*keys})} objects: the root and slots {','.join(map(str, slots))} of {place.name!r}")
+    say(
+        f"signalled {len({*keys})} objects of {place.name!r}, by the root and slots {','.join(map(str, slots))}"
+    )

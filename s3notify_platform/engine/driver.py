@@ -103,12 +103,12 @@ class Ingest:
         After the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
-        `listing`: list the whole bucket; otherwise look at the keys in the entries of the source's topic. `topic`: if
-        given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if the caller has
-        read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the signal ETags
-        seen when the batch was opened, at `seen_ms`; the commit of a slot stores the slot's ETag. Raises `UsageError`,
-        before any write, if the table has other settings. The same error is raised if the bucket, the schema or the
-        transform fails for all slots. Raises `CorruptError` if the table is damaged (`open_table`).
+        `listing`: list the source's prefix; otherwise look at the keys in the entries of the source's topic. `topic`:
+        if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if the caller
+        has read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the signal
+        ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the slot's ETag. Raises
+        `UsageError`, before any write, if the table has other settings. The same error is raised if the bucket, the
+        schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged (`open_table`).
         """
         self.state = Run(
             batch=batch,

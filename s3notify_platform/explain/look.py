@@ -77,7 +77,7 @@ the object was planned.
 """
 
 CHANGES_MAX: Final = 12
-"""Maximum number of changes of a slot that are searched for the removal or quarantine of an object."""
+"""Maximum number of a slot's changes in which the removal or quarantine of an object is searched."""
 
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20

@@ -125,7 +125,7 @@ class Parsed:
     new_fields: list[pa.Schema] = field(default_factory=list)
 
     def raw(self, row: int) -> bytes:
-        """Returns the raw record of a row, or the row's values as JSON in a format without records."""
+        """Returns the raw record of a row; the row's values as JSON if `records` is None."""
         if self.records is not None:
             return self.records.raw(self.numbers[row])
         return as_json(self.table.slice(row, 1).to_pylist()[0]).encode()
@@ -133,7 +133,7 @@ class Parsed:
     def texts(self) -> pa.Array:
         """Returns the raw records of the rows as strings, with U+FFFD for bytes that are not UTF-8.
 
-        In a format without records, all strings are null.
+        If `records` is None, all strings are null.
         """
         if self.records is None:
             return pa.nulls(len(self.index), pa.string())

@@ -1,1 +1,3 @@
-"""Defaults that run on this machine: an S3 server, a Java, `dagster dev`, the demo."""
+"""Everything that runs on this machine without other services: an S3 server, `dagster dev`, the demo; and the search
+for Java, for the YAML of sources, and for the units of systemd.
+"""

@@ -85,7 +85,7 @@ def is_remote(spark: SparkSession) -> bool:
 
 def parallelism(spark: SparkSession) -> int:
     """Returns the number of concurrent tasks of the cluster. With Spark Connect, this number comes from
-    `spark.default.parallelism`.
+    `spark.default.parallelism`, or else is the number of this machine's cores.
     """
     if is_remote(spark):
         return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 2)

@@ -329,8 +329,8 @@ def _check_forward(each: VersionChanges) -> None:
         did = f"gave {', '.join(note[RETYPED])} another type and other values"
     if did:
         raise NoFeedError(
-            f"version {each.version} {did}: rows read before may have left. Readers of an earlier version must "
-            f"begin again, with a snapshot, or after version {each.version}"
+            f"version {each.version} {did}: rows read before may have left. A reader of an earlier version must "
+            f"begin again: either with a snapshot, or after version {each.version}"
         )
 
 

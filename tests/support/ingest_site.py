@@ -36,7 +36,7 @@ class Site:
     fails: list[Exception] = field(default_factory=list)
     """The exceptions that the next batches raise."""
     before_plan: list[Callable[[], object]] = field(default_factory=list)
-    """The functions to call right before the next plans."""
+    """The functions to call right before the next plans, one for each plan; the last function comes first."""
     poisoned: bool = False
     said: list[str] = field(default_factory=list)
 

@@ -58,7 +58,7 @@ class _Sending:
 
 
 class DirectDelivery:
-    """The endpoints of topics that are not persistent, as one process reaches them. Thread-safe."""
+    """Sends the changes of one process to the endpoints of topics that are not persistent. Thread-safe."""
 
     def __init__(self, queue: NotificationQueue, *, egress: Egress | None = None) -> None:
         """`egress`: the permitted networks; default: https to public addresses."""
@@ -179,7 +179,7 @@ class DirectDelivery:
             target.push.close()
 
     def _note(self, topic: str, unsent: int, error: str, *, sent: int = 0) -> None:
-        """Counts, and logs the first failure after a success."""
+        """Counts the sent and the unsent events. Logs the first failure of the topic after a success."""
         with self._lock:
             self._counts.update(sent=sent, unsent=unsent)
             begins = bool(unsent) and topic not in self._failing

@@ -60,7 +60,7 @@ class Push(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the requests in flight."""
+        """Ends the requests in flight, or lets each end by its deadline; begins no other request."""
         ...
 
 
@@ -113,7 +113,7 @@ class PooledPush:
             return [Down(error="the worker stops, or the endpoint was changed", reached=True)] * len(batches)
 
     def close(self) -> None:
-        """Ends the requests in flight."""
+        """Ends the requests in flight, or lets each end by its deadline; begins no other request."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -31,8 +31,8 @@ announces the changes to the topics that exist then, and moves the signals. The 
 the key, or if the queue was not reachable. Then consumers list, as for an unqueued writer.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
-Only the sweep finds the object. A writer has no reservation if the key's first topic did not exist yet 2 s before the
-write began, or if all topics that the writer knew were deleted meanwhile.
+Only a listing, at the latest the sweep, finds the object. A writer has no reservation if the key's first topic did not
+exist yet 2 s before the write began, or if all topics that the writer knew were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|

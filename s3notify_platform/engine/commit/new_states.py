@@ -33,8 +33,8 @@ class RoundFacts:
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
     `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: for each slot, the number
-    of its objects in quarantine. `evolving`: true while the schema can still be widened. A slot with fields that the
-    schema lacks then waits for the wider schema.
+    of its objects in quarantine. `evolving`: true while the schema can still be widened. Until it is False, a slot with
+    fields that are not in the schema waits for the wider schema.
     """
 
     label: int

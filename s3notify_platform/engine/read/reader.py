@@ -236,13 +236,13 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
-    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread. The sample has up to
-    `SAMPLE_BYTES` to read. Pure.
+    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread. At most `SAMPLE_BYTES` are
+    read of all these objects together, and `HEAD_SAMPLE_BYTES` of each. Pure.
     """
     candidates = [v for v in versions if v.size and not _refused(v.key, source)]
-    step = max(1, len(candidates) // SAMPLE_OBJECTS)
+    count = min(SAMPLE_OBJECTS, len(candidates))
     sample: list[ObjectVersion] = []
-    for version in candidates[::step][:SAMPLE_OBJECTS]:
+    for version in (candidates[len(candidates) * number // count] for number in range(count)):
         read = min(version.size, HEAD_SAMPLE_BYTES)
         if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
             sample.append(version)

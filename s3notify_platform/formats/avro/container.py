@@ -12,8 +12,8 @@ numbers. A type that contains itself, and arrays whose items take no bytes, are 
 Fields that are always null are not decoded. Such fields take no bytes, so a small object could contain millions of
 nulls.
 
-Memory: decompressed blocks with `MAX_AVRO_BLOCK_BYTES` or `ROWS` records together, one more block, and the records of
-all these blocks as Python values.
+Memory: decompressed blocks until together they have `MAX_AVRO_BLOCK_BYTES` bytes or `ROWS` records, and one more block.
+The records of all these blocks are also in memory as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """

@@ -67,8 +67,8 @@ Invariants
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.
     - An owner claims entries, and then reads the owners' record. The owner removes these entries only if the record
-      still showed this owner. The next owner takes over after this read, finds all these claims, and drops them. The
-      former owner's replacement of the segment then fails.
+      still showed this owner. In that case, the next owner takes over only after this read. So the next owner finds all
+      claims, and drops them. The former owner's replacement of the segment then fails.
     - A committed entry is removed only by its consumer, by the move into the dead letters, by `erase`, or with its
       topic. After a topic is deleted, no earlier reservation can be committed to a new topic of the same name.
     - A pulled topic serves the tables that it names: no other table takes or removes its entries. A topic without

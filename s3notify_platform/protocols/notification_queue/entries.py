@@ -316,7 +316,7 @@ def dead_partition(topic: str) -> str:
 
 
 def depth_partition(topic: str) -> str:
-    """The partition of the counters that keep the bound."""
+    """The partition of the counters by which a topic keeps to its capacity."""
     return f"depth.{topic}"
 
 

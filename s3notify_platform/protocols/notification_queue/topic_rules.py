@@ -191,9 +191,7 @@ def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
     shared = (n for n in range(min(len(begin), len(end)), -1, -1) if begin[len(begin) - n :] == end[:n])
     shortest = len(begin) + len(end) - next(shared)
     if shortest > MAX_KEY_BYTES:
-        return (
-            f"with its prefix and suffix, a key has {shortest} bytes; a key has at most {MAX_KEY_BYTES} bytes"
-        )
+        return f"with its prefix and suffix, a key has {shortest} bytes or more, and may have {MAX_KEY_BYTES} bytes"
     if not regex or any(
         _may_begin(alternative, prefix) and (tail.endswith(suffix) or suffix.endswith(tail))
         for alternative, tail in _alternatives(regex)

@@ -123,7 +123,7 @@ class TopicSettings:
         ),
     ] = True
     endpoint: str = ""
-    """Target and method of pushes: JSON that only the outlet reads. If it is empty, the topic is pulled."""
+    """Target and method of pushes, as JSON, for the process that sends them. If it is empty, the topic is pulled."""
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
@@ -145,13 +145,13 @@ def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
 
 
 def same_keys(one: TopicSettings, other: TopicSettings) -> bool:
-    """True if topics of both settings receive the same changes."""
+    """True if the queues of topics of both settings receive the same changes."""
     return _taking(one) == _taking(other)
 
 
 def _taking(settings: TopicSettings) -> tuple[object, ...]:
     rules = tuple(replace(rule, id="") for rule in settings.rules)
-    return (settings.bucket, settings.prefix, rules or settings.without_rules)
+    return (settings.bucket, settings.prefix, rules or settings.without_rules, settings.persistent)
 
 
 def check_topic(name: str, settings: TopicSettings) -> None:

@@ -8,21 +8,20 @@ its own clock. Then it acts on the change. Any client may repeat the wait: nothi
     Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
     wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards, so
     it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without any
-    reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended.
-    Changed bucket, prefix or rules. Writers may still know the topic's former keys. `update` waits until all writers
-    know the new keys. Until then, the creation of another topic also waits, because the creator cannot tell which keys
-    writers have reserved.
-    Deletion. Reservations that writers make in the topic are still granted. Nothing of the topic is removed, and its
-    name is not used again, until the wait has ended. So the deletion finds all entries of the topic. A later commit of
-    such an entry returns `Expired`.
-    Recount of a shard. Writers may still count room by the shard's former quota generation; such room is granted. The
-    base shrinks, and the former counters are removed, after the wait has ended (`reconciler`).
-    Lower capacity. Writers take room up to the former capacity for a while. This room is counted like any other room,
-    and nothing relies on the lower capacity.
-    Higher capacity, or lower base. Writers know only a part of the free room. A refusal is checked by a read.
-    Lower `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
+    reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended. Changed bucket,
+    prefix, rules or persistence. Writers may still know the topic's former keys, or that it has no queue. `update`
+    waits until all writers know the new settings. Until then, the creation of another topic also waits, because the
+    creator cannot tell which keys writers have reserved. Deletion. Reservations that writers make in the topic are
+    still granted. Nothing of the topic is removed, and its name is not used again, until the wait has ended. So the
+    deletion finds all entries of the topic. A later commit of such an entry returns `Expired`. Recount of a shard.
+    Writers may still count room by the shard's former quota generation; such room is granted. The base shrinks, and the
+    former counters are removed, after the wait has ended (`reconciler`). Lower capacity. Writers take room up to the
+    former capacity for a while. This room is counted like any other room, and nothing relies on the lower capacity.
+    Higher capacity, or lower base. Writers know only a part of the free room. A refusal is checked by a read. Lower
+    `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
     `max_event_bytes`. This setting protects only consumers: a segment can store events of any size that was ever
-    allowed. No other setting concerns writers.
+    allowed. Endpoint of a topic without a queue. Writers may send to the former endpoint for a while. No other setting
+    concerns writers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -166,8 +165,8 @@ class Topics:
 
         If the capacity falls below the number of entries, reservations are refused until enough entries have left. If
         the topic now receives more keys, each change of these keys after the call is announced to the topic. Consumers
-        list earlier objects only for a new topic. Cost: 2 requests. If the bucket, the prefix or the rules change, the
-        call costs 1 request more, and takes `outdated_seconds`.
+        list earlier objects only for a new topic. Cost: 2 requests. If the bucket, the prefix, the rules or the
+        persistence change, the call costs 1 request more, and takes `outdated_seconds`.
         """
         check_topic(name, settings)
         return self.revise(name, lambda _: settings, tables=tables)

@@ -46,7 +46,9 @@ class Rescans:
     """Time when an unqueued writer was last seen, by the wall clock; 0: never."""
     serial: int = 0
     enumerated: str = ""
-    """Epoch of the topic for which a stream has compared all slots. (A sensor keeps this epoch in its cursor.)"""
+    """The topic's epoch in which a stream has compared all slots; empty if no stream has done so. (A sensor keeps this
+    epoch in its cursor.)
+    """
     failed: Mapping[Slot, Failed] = field(default_factory=dict)
     """Slots that the last batch of `s3notify ingest` did not commit completely. (A sensor keeps its own failed slots.)
     """

@@ -126,8 +126,8 @@ def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> Bit
     if len(found) != vector.rows or (found and found.max() >= rows):
         last = found.max() if found else None
         raise CorruptError(
-            f"{where}: the deletion vector hides {len(found)} rows up to row {last}, but the log says "
-            f"{vector.rows} of {rows}: restore it"
+            f"{where}: the deletion vector hides {len(found)} rows, the last one at {last}; by the log it hides "
+            f"{vector.rows} of {rows} rows: restore the vector"
         )
     return found
 

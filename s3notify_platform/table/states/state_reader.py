@@ -277,7 +277,8 @@ def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
 
 
 def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Merges sorted streams into one. If several streams have a place, the state of the first stream is used.
+    """Merges sorted streams into one. If several streams have a state of one slot and key, the state of the first of
+    these streams is used.
 
     Memory holds one batch of each stream.
     """

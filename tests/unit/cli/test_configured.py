@@ -81,7 +81,7 @@ def test_a_key_is_enough(bucket: S3Config) -> None:
     ran = run("signal", "raw/orders/1.jsonl")
     assert ran.exit_code == 0, ran.output
     slot = slot_of("raw/orders/1.jsonl", 16)
-    assert ran.output == f"signalled 1 objects: the root and slots {slot} of 'orders'\n"
+    assert ran.output == f"signalled 1 objects of 'orders', by the root and slots {slot}\n"
     assert store.head(f"_s3notify/orders/keyspace/{slot}") is not None
     answer = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
     assert answer["slot"] == slot

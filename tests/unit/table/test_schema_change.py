@@ -52,7 +52,7 @@ def test_column_of_a_transform_stays() -> None:
 
 
 def test_column_is_found_by_its_name_in_objects_too() -> None:
-    """Otherwise a user could not name a column by its name in the objects, as quarantine does."""
+    """Quarantine shows columns under their names in the objects. So a user must be able to give these names, too."""
     held = columns(**{"order id": "long"})
     known = TableSchema(source=table_names(held, safe=True), rows=columns(order_id="long"), inferred=True)
     for name in ("order_id", "Order ID"):

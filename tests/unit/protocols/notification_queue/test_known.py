@@ -1,5 +1,7 @@
 """State on which a writer relies without a read: the topics that it knows, and the room that it holds."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3notify_platform.kernel.errors import UnavailableError
@@ -170,6 +172,16 @@ def test_the_creation_of_a_topic_waits_if_the_keys_of_another_topic_have_just_ch
     before = clock.now
     queue.topics.create("newer", TopicSettings(prefix="y/"))
     assert clock.now == before
+
+
+def test_a_topic_that_gets_a_queue_waits_until_all_writers_queue_its_changes(records, clock):
+    """Otherwise a writer that still knows the topic without a queue would lose a change after the call."""
+    queue = NotificationQueue(records, clock=clock)
+    direct = TopicSettings(prefix="raw/", endpoint="{}", persistent=False)
+    queue.topics.create("raw", direct)
+    before = clock.now
+    queue.topics.update("raw", replace(direct, persistent=True))
+    assert clock.now == before + OUTDATED
 
 
 def test_a_process_knows_its_own_changes_of_topics(queue):

@@ -38,7 +38,7 @@ def filled(store: MemoryObjectStore, names: set[str]) -> MemoryObjectStore:
     st.sampled_from([*ORDERS]),
     st.data(),
 )
-def test_every_key_is_listed_in_any_order(
+def test_every_key_is_found_in_whatever_order_the_server_lists(
     names: set[str], others: set[str], order: str, data: st.DataObject
 ) -> None:
     """Otherwise a sweep would miss objects on servers that list in another order than UTF-8, and would withdraw the
