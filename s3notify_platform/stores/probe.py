@@ -120,7 +120,7 @@ def choose_commit(
     if missing := [table for table, is_there in needed.items() if not is_there]:
         raise UsageError(
             f"{lacks if lacking else 'DynamoDB commit is requested'}: name a DynamoDB {' and a '.join(missing)}, "
-            "or use another store"
+            f"or use {'another store' if lacking else 'native commits'}"
         )
     if wanted != "auto":
         return Decision(commit=wanted, reason="requested")

@@ -308,7 +308,9 @@ def _secret(endpoint: Endpoint) -> bytes:
         return b""
     value = os.environ.get(endpoint.secret_env, "")
     if not value:
-        raise UsageError(f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, where the worker runs")
+        raise UsageError(
+            f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, where the events are sent"
+        )
     try:
         return check_secret(value.encode())
     except UsageError as error:

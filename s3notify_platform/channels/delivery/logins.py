@@ -56,7 +56,7 @@ def login(variable: str, host: str) -> Login | None:
         return None
     value = os.environ.get(variable, "")
     if not value:
-        raise UsageError(f"set {variable} where the worker runs, to {_HELP}")
+        raise UsageError(f"set {variable} where the events are sent, to {_HELP}")
     found = _VALUE.fullmatch(value.strip())
     if found is None:
         raise UsageError(f"{variable} has another form: give it as {_HELP}")

@@ -115,8 +115,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
 
         `others`: further sources of the bucket, with their own signals. If a source is missing in `others`, the
         reconciler signals the source's changes later. `egress`: the endpoints that topics without a queue may have;
-        default: https to public addresses. `linger_seconds`: time that a thread waits for other busy threads before it
-        reserves, and before it commits; the waiting threads share the requests.
+        default: https to public addresses. `linger_seconds`: longest time that a thread waits for other busy threads
+        before it reserves, and before it commits; the waiting threads share the requests.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher, topic=topic), *others)

@@ -84,10 +84,15 @@ def test_the_commit_fits_the_store_and_the_setting(found, wanted, tables, commit
 @pytest.mark.parametrize(
     ("found", "wanted", "tables", "reason"),
     [
-        (GOOD, "dynamodb", "records", r"requested: name a DynamoDB lease_table"),
+        (GOOD, "dynamodb", "records", r"requested: name a DynamoDB lease_table.*or use native commits"),
         (NO_CREATE, "native", "lease records", r"lacks create-if-absent.*native commits need"),
         (NO_MATCH, "native", "lease records", r"lacks put-if-match.*native commits need"),
-        (NO_CREATE, "auto", "records", r"lacks create-if-absent.*name a DynamoDB lease_table"),
+        (
+            NO_CREATE,
+            "auto",
+            "records",
+            r"lacks create-if-absent.*name a DynamoDB lease_table.*or use another store",
+        ),
         (NO_CREATE, "auto", "lease", r"lacks create-if-absent.*name a DynamoDB records_table"),
         (NO_MATCH, "dynamodb", "lease", r"lacks put-if-match.*name a DynamoDB records_table"),
     ],
