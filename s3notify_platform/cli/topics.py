@@ -96,10 +96,10 @@ def topics() -> None:
     endpoint itself, before its call returns. So each publisher and inlet needs the secrets, and permission for the
     endpoint. Each change is sent at most once. A failure is counted and logged, and loses the notification.
 
-    Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of
-    the same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop
-    events whose `sequencer` is not greater. A sequencer comes from the clock of the program that wrote or reported the
-    change; for certainty, look at the object.
+    Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of the
+    same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop events
+    whose `sequencer` is not greater. A sequencer comes from the clock of the program that wrote or reported the change,
+    and two clocks may differ. To be certain, look at the object.
 
     A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
     dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event. When the topic has

@@ -1,7 +1,7 @@
 """Processes a change from its queue entry to visible rows, without Spark and without Dagster.
 
-Each step has its own folder; the list below has the order of processing. A step imports only earlier steps and
-`values`.
+The list below has the order of processing. A contract in CI fixes the imports: a module of driver, jobs, commit, loop,
+stage, plan, read, batch, run_state, values imports only modules that are later in this sentence.
 
     values/   the values passed between steps, each declared once, and the rows that carry them to and from tasks
     batch/    when a batch is due, which slots it has, and how it finds out what changed
@@ -11,5 +11,5 @@ Each step has its own folder; the list below has the order of processing. A step
     commit/   the new states of each slot, and the round as one version of the table
     loop      commits each round to all tables of the run, and does everything that follows a commit
     jobs      the port of the work that runs on a cluster
-    driver    the run, round by round
+    driver    the run, round by round; `run_state` has the state of the run
 """

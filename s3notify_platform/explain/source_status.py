@@ -146,8 +146,8 @@ class SourceStatus:
     version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of the source's
     queue. `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
     `following`: derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's
-    batches are known only with a Dagster instance. Without an instance, `failures` is None if no slot failed in
-    `s3notify ingest`. `paused`: True if the source's sensor is switched off.
+    batches are known only with a Dagster instance. Without an instance, `failures` has only the failures in `s3notify
+    ingest`; without such failures, it is None (unknown). `paused`: True if the source's sensor is switched off.
     """
 
     name: str

@@ -91,8 +91,8 @@ def compared(packages: Packages) -> Versions:
 
 
 def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
-    """Pairs of a package's name and a requirement of that package, which the version of another package does not
-    fulfil.
+    """The requirements that the installed versions do not fulfil. Each is a pair: the name of the package that has the
+    requirement, and the requirement.
     """
     from packaging.requirements import Requirement  # Dagster itself requires `packaging`
 

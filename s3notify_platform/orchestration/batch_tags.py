@@ -14,9 +14,7 @@ from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 
 BATCH_SECONDS: Final = 30.0
-"""Maximum seconds for which a batch's run tags objects. If the tagging of a slot has begun, the slot is still
-finished.
-"""
+"""Time in seconds after which a batch's run begins to tag no other slot. The current slot is finished first."""
 
 
 def tag_objects(context: dg.OpExecutionContext, io: SlotIOManager, *, seconds: float | None = None) -> None:

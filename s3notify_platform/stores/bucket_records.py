@@ -8,8 +8,8 @@ a PUT under If-Match. Every write carries a random token. So two writes of equal
 because the version of a record is its ETag, and on many stores the ETag is the body's MD5. A write in doubt returns
 `Unknown`: callers read the record, and send the write again (`protocols.updates`). Only `add`, which has its own
 compare-and-set loop, resolves doubt itself. For this, a counter also holds the tokens of its last writes. So an
-addition stays in doubt only after `PAST_TOKENS` further additions. Counters need this care because they have many
-concurrent writers, and because Ceph RGW answers half of the conflicts with 500 instead of 412.
+addition can be found again until more than `PAST_TOKENS` other additions have followed. Counters need this care because
+they have many concurrent writers, and because Ceph RGW answers half of the conflicts with 500 instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. If a store ignores the
 condition, a DELETE could remove a record that was created in between. On such a store, a tombstone is therefore written

@@ -81,7 +81,7 @@ class Identity:
         """Returns texts for people, one for each setting in which `other` differs."""
         mine, others = asdict(self), asdict(other)
         return [
-            f"{name} is {others[name]!r} and was {mine[name]!r}"
+            f"{name} is {others[name]!r}, but {mine[name]!r} in the table"
             for name in mine
             if mine[name] != others[name]
         ]

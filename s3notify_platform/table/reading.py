@@ -169,7 +169,7 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """Returns a position in the pack: the bytes before this position have the weight `weight`. All slots in the
+        """Returns the position in the pack before which `weight` bytes are wanted. All slots in the
         pack's range are assumed to be equally large.
         """
         if self.slots is None:

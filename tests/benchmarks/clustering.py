@@ -8,7 +8,8 @@ The alternative is a Delta table of the same rows, which Spark sorts, and writes
 including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
 
 Two figures show the price of another order in the source's own table: finding the rows of one slot, and finding the
-rows of one object, as an overwrite must. DuckDB reads both, and skips files and row groups by their statistics.
+rows of one object, as an overwrite must. DuckDB reads the source's table and the clustered table, and skips files and
+row groups by their statistics.
 """
 
 import os

@@ -6,10 +6,10 @@ only bytes of the real size (`rewriting_packs`). Initial packs that no batch cha
 mean values for one batch.
 
 The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before the measurement, there
-are 60 batches of new objects. Each batch changes only keys of the last hour, so fewer and fewer keys change: half as
-many after two hours. So another case also adds new objects, as many as it changes. Both cases are also run for more
-batches, with a tenth of everything (objects, slots, batch, sizes of packs). A batch of random changes rewrites most
-packs, so one batch with plain files is enough.
+are 60 batches of new objects. Each batch draws its keys from the keys of the last hour, so the set of these keys
+shrinks: to half after two hours. So another case also adds new objects, as many as it changes. Both cases are also run
+for more batches, with a tenth of everything (objects, slots, batch, sizes of packs). A batch of random changes rewrites
+most packs, so one batch with plain files is enough.
 
 "Instead" is the layout before packs: one file or more for each slot. Its code was removed, so its figures are
 constants, which were measured on 2026-11-24 on the same machine. Because of these figures, packs were chosen. Among

@@ -1,4 +1,6 @@
-"""The job `{source}_backfill` makes any slots in one run. A person writes the choice of slots as a text."""
+"""One run of the job `{source}_backfill` reads exactly the slots that a person has chosen. A person writes the choice
+of slots as a text.
+"""
 
 from collections.abc import Callable
 

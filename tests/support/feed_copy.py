@@ -18,7 +18,7 @@ Row = tuple[tuple[str, Any], ...]
 
 def ends_at_new_values(error: str) -> bool:
     """True if the error says that the feed ends at new values of a column, and names the remedy."""
-    return "another type and other values" in error and "begin again, with a snapshot" in error
+    return "another type and other values" in error and "begin again: either with a snapshot" in error
 
 
 class FeedCopy:

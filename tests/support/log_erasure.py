@@ -1,4 +1,6 @@
-"""A table that holds an object with marks in every place, for tests of its erasure."""
+"""A table for tests of erasure. Key, ETag, rows and rejects of the object to erase contain texts that occur nowhere
+else (`MARKS`).
+"""
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.commit import Committed

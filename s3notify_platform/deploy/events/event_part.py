@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 def allowing(name: str, *, service: str, action: str, resource: Any, source: Any, account: Any = "") -> Json:
-    """The statement that allows a service one action, on behalf of one sender, the resource with the ARN `source`. With
-    `account`, the sender must belong to this account. Pure.
+    """The statement that allows a service one action on `resource`. The service must act on behalf of one sender, whose
+    ARN is `source`. With `account`, the sender must belong to this account. Pure.
 
     ARNs and account are texts, or a template's references to them.
     """

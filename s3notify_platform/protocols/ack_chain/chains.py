@@ -428,7 +428,7 @@ class AckChains:
             self._remove(list(rest))
 
     def _remove(self, records: Sequence[Record]) -> None:
-        """Removes records that never change; records that cannot be removed now are left to the next `purge`."""
+        """Removes these records. Records that cannot be removed now are left to the next `purge`."""
 
         def remove(record: Record) -> None:
             with suppress(S3NotifyError):

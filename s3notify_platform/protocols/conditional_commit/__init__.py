@@ -67,8 +67,8 @@ Limits
       see all earlier writes.
     - Leases: the rates of clocks must not differ by more than the skew rate. Wall clocks must be correct to within the
       TTL, which only frees space in the table.
-    - Leases: all writers of a path must use one table, and a table must serve only one bucket. If a holder is killed,
-      the next writer waits timeout × skew rate (60 s by default) on that path and precondition.
+    - Leases: all writers of a path must use one table, and a table must serve only one bucket. If the holder of a lease
+      is killed, the next writer with the same path and precondition waits timeout × skew rate (60 s by default).
     - If the ETag is a hash of the body, an equal body restores the ETag: bodies under `put_if_match` must differ.
     - After `UnknownOutcomeError` the write may still be applied later: read the path again before you decide.
 

@@ -125,11 +125,11 @@ class Reservations:
         """Counts the entries and creates their segments; returns an outcome for each event.
 
         Then reads the topics again, unless the process may still rely on its last read. If the topic's epoch or quota
-        changed, the call removes the segments that it created, and begins again. So the quota is never exceeded, and
-        `delete` leaves no segment: every later deletion or recount finds the segment of each granted reservation. A
-        client that changes the topic's epoch or quota generation waits before it acts on the change. If the process
-        relied on its last read, the segments' creation was answered before such a wait could end. A refusal is always
-        checked by a read.
+        changed, the call removes the segments that it created, and begins again. So every later deletion of the topic,
+        and every later recount, finds the segments of all granted reservations: the quota is never exceeded, and a
+        deletion leaves no segment. A client that changes the topic's epoch or quota generation waits before it acts on
+        the change. If the process relied on its last read, the segments' creation was answered before such a wait could
+        end. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()

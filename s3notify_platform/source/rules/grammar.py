@@ -7,7 +7,7 @@ The grammar. Keywords may be in lower or upper case.
 - between: operand [NOT] BETWEEN operand AND operand
 - in: operand [NOT] IN (literal, ...)
 - null: operand IS [NOT] NULL
-- like: operand [NOT] LIKE 'text' (% is any text, _ any letter, \ escapes one of these)
+- like: operand [NOT] LIKE 'text' (% is any text, _ any character, \ escapes one of these)
 - operand: a column or a literal; each comparison has at least one column
 - column: amount, customer.city (of a struct), `odd name`; if no column has exactly this name, case is ignored
 - literal: 12, -1.5, 1e3, 'text' ('' is a quote in it), TRUE, FALSE, DATE '2026-01-31', TIMESTAMP '2026-01-31T12Z'

@@ -24,8 +24,8 @@ Guarantees
     - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
-micro-batch, but a table version or a slot is never divided. Columns that are added to the table appear only after the
-query is restarted.
+micro-batch, but a slot of the first table version, or a later table version, is never divided. Columns that are added
+to the table appear only after the query is restarted.
 
 Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
 or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the

@@ -254,8 +254,8 @@ class S3ObjectStore(S3Uploads):
             raise self._unavailable(created)
 
     def server_date_ms(self) -> int | None:
-        """The server's wall clock to the second, by one HEAD of the bucket; None if the server does not send its
-        time.
+        """The server's wall clock to the second, by one HEAD of the bucket; None if the server's time cannot be read
+        from an answer.
         """
         answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         if isinstance(answer, Fault):

@@ -3,9 +3,9 @@
 One round makes one step of a merge, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the
 oldest of these files are merged into level 1. If there are fewer files of level 0, the step takes files of the level
 that most exceeds its intended size. These files are merged into the next level. The step also takes all files of the
-next level whose places overlap the places of these files. Files that overlap no other file are moved to the next level
-unchanged, without a request. A merged file ends before it overlaps too many files of the next level, so that every step
-stays small.
+next level whose ranges of places (slot and key) overlap the ranges of these files. Files that overlap no other file are
+moved to the next level unchanged, without a request. A merged file ends before it overlaps too many files of the next
+level, so that every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -342,10 +342,10 @@ def test_migrate_and_confirm_print_the_change(place: Place, run: Run) -> None:
     assert (elsewhere.exit_code, "neither within nor around" in elsewhere.output) == (1, True)
     answer = run("table", "migrate", "orders", "--to-prefix", "raw/a/", "--to-slots", "8")
     assert answer.exit_code == 0, answer.output
-    assert "prefix is 'raw/a/' and was 'raw/'; slots is 8 and was 4" in answer.output
+    assert "prefix is 'raw/a/', but 'raw/' in the table; slots is 8, but 4 in the table" in answer.output
     other = with_settings(place.source, prefix="raw/a/", slots=8)
     assert other.open_table().snapshot is not None
-    with pytest.raises(UsageError, match="slots is 4 and was 8"):
+    with pytest.raises(UsageError, match="slots is 4, but 8 in the table"):
         place.source.open_table()
 
 

@@ -191,11 +191,11 @@ def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> N
     [
         (
             {"prefix": "raw/a/"},
-            "prefix is 'raw/a/' and was 'raw/'.*`s3notify table migrate .* --to-prefix 'raw/a/'`",
+            "prefix is 'raw/a/', but 'raw/' in the table.*`s3notify table migrate .* --to-prefix 'raw/a/'`",
         ),
-        ({"prefix": "other/"}, "prefix is 'other/' and was 'raw/'.*give the source another name$"),
-        ({"slots": 8}, "slots is 8 and was 4.*`s3notify table migrate .* --to-slots 8`"),
-        ({"slots": 2}, "slots is 2 and was 4.*`s3notify table migrate .* --to-slots 2`"),
+        ({"prefix": "other/"}, "prefix is 'other/', but 'raw/' in the table.*give the source another name$"),
+        ({"slots": 8}, "slots is 8, but 4 in the table.*`s3notify table migrate .* --to-slots 8`"),
+        ({"slots": 2}, "slots is 2, but 4 in the table.*`s3notify table migrate .* --to-slots 2`"),
     ],
 )
 def test_a_run_with_other_settings_is_refused(
@@ -221,7 +221,7 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
     other.put("b", 2)
     place.run("1")
     place.source = replace(place.source, input=replace(place.source.input, bucket=other.source.input.bucket))
-    with pytest.raises(UsageError, match=r"bucket is .* and was"):
+    with pytest.raises(UsageError, match=r"bucket is .*, but .* in the table"):
         place.run("2")
     assert place.values() == Counter([1])
 

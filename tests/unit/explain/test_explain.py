@@ -288,7 +288,7 @@ def test_a_refused_table_is_the_reason_for_waiting_changes(place):
     forget(place.source.table(store=place.store).committer, lambda: None)
     assert place.ask().verdict.kind == "waiting"
     place.source = with_settings(place.source, prefix="raw/a")
-    assert "prefix is 'raw/a' and was 'raw/'" in place.ask().verdict.text
+    assert "prefix is 'raw/a', but 'raw/' in the table" in place.ask().verdict.text
 
 
 def test_the_time_line_is_ordered_and_fits_a_terminal(place):

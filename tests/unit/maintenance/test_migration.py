@@ -30,7 +30,7 @@ def test_migration_to_another_prefix_keeps_the_table(ministack: S3Server) -> Non
     was = place.source.open_table().id
     migrate(place.source.location, prefix="raw/a/")
     assert place.values() == Counter(range(150)), "complete until then"
-    with pytest.raises(UsageError, match="prefix is 'raw/' and was 'raw/a/'"):
+    with pytest.raises(UsageError, match="prefix is 'raw/', but 'raw/a/' in the table"):
         place.run("2")
     assert RescanBacklog(place.source.location.records()).read().slots.keys() == {0, 1, 2, 3}
     place.run("3", prefix="raw/a/")

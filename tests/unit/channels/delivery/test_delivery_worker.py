@@ -128,7 +128,9 @@ def test_an_attempt_counts_only_if_it_reached_the_endpoint(queue, clock):
 
 
 def test_entries_expire_while_the_endpoint_is_down(queue, clock):
-    """Otherwise expired entries would fill the queue in an outage, since only probes are sent."""
+    """In an outage, the worker takes no entries but probes. If entries expired only when they are taken, old entries
+    would fill the queue.
+    """
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, ttl_seconds=100))
     push(queue, 50)
     delivery = SteppedDelivery(queue, FakePush(lambda _: GONE))

@@ -190,8 +190,8 @@ def test_threads_of_a_writer_wait_for_one_timeout(world, publishing):
 def test_an_endpoint_that_this_process_may_not_use_gets_nothing(  # noqa: PLR0917 - fixtures
     world, publishing, caplog, egress, named, why
 ):
-    """Otherwise the creator of a topic could make a writer send to a host that only the writer can reach, or stop all
-    writers by the name of a variable that their environment does not have.
+    """Otherwise the creator of a topic could make a writer send to a host that only the writer can reach. The creator
+    could also stop all writers, by an endpoint that names an environment variable which the writers do not have.
     """
     publisher = publishing(egress=egress)
     with Receiver().serving() as server, caplog.at_level(logging.WARNING):

@@ -134,8 +134,8 @@ def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
 
 
 def test_a_killed_reconciler_leaves_no_deadlock(world):
-    """Otherwise the next reconciler would wait for room that the killed reconciler's own reservation in the younger
-    topic occupies.
+    """The killed reconciler has reserved the only room of the topic `late`. Otherwise the next reconciler would wait
+    for this room without end.
     """
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
