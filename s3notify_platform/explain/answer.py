@@ -311,7 +311,7 @@ def _unannounced(found: Answer) -> Verdict:
             f"{no_entry} the slot's signal is older than the object: the object's writer does not signal, "
             f"or an inlet has not reported it yet; {sweep}",
         )
-    lists = "a batch that lists the slot will find the object"
+    lists = "a batch that lists the slot finds the object"
     if not signal.queued and (batch := next(iter(found.batches), None)):
         reads = f"batch {batch.id} reads only what entries name"
         return Verdict("signalled", f"signalled without an entry: {reads}; {lists}")

@@ -93,7 +93,7 @@ def test_a_signal_without_entries_leads_to_one_listing_of_the_bucket(
     assert said()[0] == "unseen"
     source.location.slot_signals().signal([key], queued=())
     kind, text = said()
-    assert (kind, "a batch that lists the slot will find the object" in text) == ("signalled", True)
+    assert (kind, "a batch that lists the slot finds the object" in text) == ("signalled", True)
     proxy.answered.clear()
     (request,) = site.tick()
     kind, text = said()

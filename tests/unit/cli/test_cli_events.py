@@ -244,6 +244,7 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
 def test_doctor_says_that_it_could_not_read_the_setup(project: Project) -> None:
     """Otherwise doctor would say that all parts exist, although it may not look at them and has seen no event."""
     project.init("--yes")
+    before = project.file.read_text()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         refusing = f"endpoint_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
@@ -252,6 +253,7 @@ def test_doctor_says_that_it_could_not_read_the_setup(project: Project) -> None:
         project.write(f"  hidden_files: read\n{line}\n")
         answer = project.run("doctor", "orders")
         server.shutdown()
+    project.file.write_text(before)
     assert refusing in line
     assert "events: the parts were not checked: " in answer.output, answer.output
     assert "judge by" in answer.output

@@ -83,8 +83,7 @@ def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes
     kind, text = said(place.ask(seen=digest_of(place.signal_etag()), batches=(batch,)))
     assert kind == "signalled"
     assert (
-        "batch orders-e-1 reads only what entries name; a batch that lists the slot will find the object"
-        in text
+        "batch orders-e-1 reads only what entries name; a batch that lists the slot finds the object" in text
     )
     place.open_batch(2, listing=True)
     assert place.ask().verdict.kind == "in_batch"
@@ -118,7 +117,7 @@ def test_a_change_that_waits_for_a_rescan_is_explained(place):
     """The slot of an unqueued writer waits for a listing."""
     place.put(queued=False)
     assert said(place.ask())[1].startswith(
-        "signalled 0 s ago without an entry: a batch that lists the slot will find the object"
+        "signalled 0 s ago without an entry: a batch that lists the slot finds the object"
     )
     place.backlog.add([SLOT], unqueued=True)
     kind, text = said(place.ask())
