@@ -41,6 +41,17 @@ def serves() -> bool:
     return False
 
 
+def interrupt(running: subprocess.Popen[bytes]) -> None:
+    """Presses Ctrl-C, and presses it again if the command has not ended after 40 s, as a person does."""
+    for last in (False, False, True):
+        with suppress(ProcessLookupError):
+            # Ctrl-C in a terminal goes to all of its foreground processes.
+            os.killpg(running.pid, signal.SIGINT)
+        with suppress(*([] if last else [subprocess.TimeoutExpired])):
+            running.wait(40)
+            return
+
+
 @contextmanager
 def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
     """Starts a command, and waits until Dagster's UI answers. Yields the log of the command. In the end, Ctrl-C ends
@@ -60,10 +71,7 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
         assert running.poll() is None, log.read_text()[-3000:]
         yield log
     finally:
-        with suppress(ProcessLookupError):
-            # Ctrl-C in a terminal goes to all of its foreground processes.
-            os.killpg(running.pid, signal.SIGINT)
-        running.wait(120)
+        interrupt(running)
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
 
 
