@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.notation import NOTATION, kinds_at, notation_of
-from s3notify_platform.formats.registry import FORMATS, RESERVED, check_schema, fixed_schema
+from s3notify_platform.formats.registry import FORMATS, RESERVED, check_schema, fixed_schema, format_of
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
@@ -80,10 +80,13 @@ class Input(InputSettings):
         """The tags of `committed_tags`."""
         return tags_of(self.committed_tags)
 
-    def mismatch(self, key: str) -> str:
-        """Returns the reason to reject an object because of the values in the object's key; "" if there is no such
-        reason. With `rescue`, always returns "". Pure.
+    def refusal(self, key: str) -> str:
+        """Returns the reason to reject an object as a whole, whatever its bytes are; "" if there is no reason. Pure.
+
+        Only this method knows these reasons: the key names no format, or a value in the key does not fit its column.
         """
+        if format_of(key, self.format) is None:
+            return "the key's suffix names no format; set the source's format"
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
     def stays(self, state: ObjectState) -> bool:

@@ -97,7 +97,7 @@ class SplitReader:
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
         form = format_for(version.key, self.source.input)
-        refused = _refused(version.key, self.source)
+        refused = self.source.input.refusal(version.key)
         if form is None or refused:
             yield rejects_of([(version, 0, refused, b"")])
             yield _ended(version, replace(outcome, rejects=1))
@@ -139,13 +139,6 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
     return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
 
 
-def _refused(key: str, source: Source) -> str:
-    """Returns the reason to reject a whole object because of its key; "" if there is no such reason."""
-    if format_of(key, source.input.format) is None:
-        return "the key's suffix names no format; set the source's format"
-    return source.input.mismatch(key)
-
-
 def _parse_window(
     window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
 ) -> Iterator[Found]:
@@ -153,8 +146,9 @@ def _parse_window(
     outcomes: list[Found] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
-        form = format_of(fetched.version.key, source.input.format)
-        return fetched.status, form.name if form and not source.input.mismatch(fetched.version.key) else ""
+        key = fetched.version.key
+        form = None if source.input.refusal(key) else format_of(key, source.input.format)
+        return fetched.status, form.name if form else ""
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
@@ -231,7 +225,7 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
         return
     for number, fetched in enumerate(part):
         if fetched.body:
-            reason = _refused(fetched.version.key, source)
+            reason = source.input.refusal(fetched.version.key)
             yield rejected_whole(number, fetched.body, reason, target)
 
 
@@ -239,7 +233,7 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
     """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread. At most `SAMPLE_BYTES` are
     read of all these objects together, and `HEAD_SAMPLE_BYTES` of each. Pure.
     """
-    candidates = [v for v in versions if v.size and not _refused(v.key, source)]
+    candidates = [v for v in versions if v.size and not source.input.refusal(v.key)]
     count = min(SAMPLE_OBJECTS, len(candidates))
     sample: list[ObjectVersion] = []
     for version in (candidates[len(candidates) * number // count] for number in range(count)):

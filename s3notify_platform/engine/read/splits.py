@@ -34,7 +34,7 @@ def may_be_cut(split: Split, source: Source) -> bool:
     """
     key, form = split.version.key, format_for(split.version.key, source.input)
     cuttable = form is not None and not split.by_record and form.may_be_cut(key, source.input.encoding)
-    return cuttable and not source.input.mismatch(key)
+    return cuttable and not source.input.refusal(key)
 
 
 def cut(split: Split, source: Source) -> list[Split]:

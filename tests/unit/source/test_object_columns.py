@@ -82,10 +82,10 @@ def test_parts_of_keys_that_do_not_fit_are_null_or_rejected(declared: str, text:
     """The unchanged text must be kept; under `quarantine` the reason must name column, value and type."""
     key = f"raw/dt={text}/a.json"
     assert value_of(declared, key) == (None, {"dt": text})
-    reason = input_of(partition_columns=declared).mismatch(key)
+    reason = input_of(partition_columns=declared).refusal(key)
     assert reason.startswith(f"dt: {text!r} does not fit")
-    assert input_of(partition_columns=declared, mismatches="rescue").mismatch(key) == ""
-    assert input_of(partition_columns=declared).mismatch("raw/a.json") == ""
+    assert input_of(partition_columns=declared, mismatches="rescue").refusal(key) == ""
+    assert input_of(partition_columns=declared).refusal("raw/a.json") == ""
 
 
 @given(st.text().filter(lambda text: text != HIVE_NULL), st.sampled_from(["", "a/", "a=b/", "%/", "=/"]))
