@@ -55,14 +55,14 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     in doubt                    it is unknown yet whether a write was applied
     lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
     topic, segment, entry       a named queue; its unit of storage; one change in it
-    persistent                  of a topic: it queues its changes; another topic gets them at once, at most once
+    persistent                  of a topic: it queues its changes; a topic without a queue gets them at once, or never
     reservation, quota          promised space in a topic; the amount of promised space
     shard consumer, release     a process that delivers the entries of a shard; the end of its ownership
     dead letter, redrive        a notification that could not be delivered; its second delivery
     reconciler                  resolves reservations of dead writers, and signals their changes
     enumerator, split           finds the work; the unit of reading: an object version, or a range of one
     assignment, offset          the slots of each reader; the place in an object where reading resumes
-    batch, round                the slots of one request, with one ack chain; the part of it that one version commits
+    batch, round                the slots of one request, with one ack chain; a part of a batch that one version commits
     stage, commit               write a round's packs; create the version that makes them visible
     version, snapshot           one commit to a table's log; the whole table as of a version
     derived table, to advance   a table that is made from another one; to update it to that table's newest version

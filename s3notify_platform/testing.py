@@ -54,7 +54,7 @@ KEY_VARIABLE, SECRET_VARIABLE = "S3NOTIFY_TESTING_KEY", "S3NOTIFY_TESTING_SECRET
 """Environment variables with the server's credentials, which Spark's processes read."""
 
 _ELSEWHERE: Final = {*named(S3Settings, DynamoSettings), "platform_bucket", "known_bucket", "commit"}
-"""Settings that tests replace: they say where a project's buckets and tables are, and with which credentials."""
+"""Settings that tests replace, because they name a project's stores, buckets, tables and credentials."""
 
 _OF_WRITERS: Final = ("platform_prefix", "keyspace_prefix", "queue_prefix", "slots")
 """Settings that must be the same for a source and its writers."""
@@ -122,7 +122,7 @@ class SourceInTest:
     def changes(self, since: int | None = None) -> "Changes":
         """The changes after the table version `since`, for the function of an asset that is given `Changes`.
 
-        None: all rows, as insertions. The result's `until` is the `since` of the next call.
+        If `since` is None, the result has all rows as insertions. The result's `until` is the `since` of the next call.
         """
         from s3notify_platform.orchestration.changes_input import changes_of
 

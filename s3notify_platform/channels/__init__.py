@@ -1,9 +1,9 @@
 """Channels carry changes into the notification queue, and out of it.
 
 `QueuedPublisher` (see `open_publisher`) writes objects and announces them. `inlets` receive changes that other systems
-report. `delivery` pushes the entries of topics to their endpoints. The reconciler finishes the work of killed writers.
-`front` answers requests of S3 and SNS clients for topics and notifications. Inlets, outlets and the front are services,
-registered in `registry`.
+report. `delivery`, an outlet, pushes the entries of topics to their endpoints. The reconciler finishes the work of
+killed writers. `front` answers requests of S3 and SNS clients for topics and notifications. Inlets, outlets and the
+front are services, registered in `registry`.
 
 Threat model. All input is hostile. The holder of a role's keys is trusted with that role only; `s3notify init --print
 iam` prints the least policy of each role.
@@ -13,7 +13,7 @@ iam` prints the least policy of each role.
     - Publisher: a writer that also adds entries to the queue and removes them.
     - Inlet: it writes signals and the queue. It reads no object and cannot commit.
     - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
-      Publishers and inlets send events to topics that are not persistent, each within its own `Egress`.
+      Publishers and inlets themselves send the events of topics that are not persistent; they have an `Egress`, too.
     - Run: it writes tables, records, signals and the queue. It cannot write objects of the source.
     - Creator of a topic (with the keys of a publisher, inlet or outlet): it chooses the topic's endpoint. A worker
       connects only to endpoints that its `Egress` permits. With a topic that is not persistent, the creator can make
@@ -26,8 +26,8 @@ iam` prints the least policy of each role.
     - Anybody else who reaches the HTTP inlet or the front: they get a share of the connections, each connection for
       some seconds. They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`,
       anybody can take all connections.
-    - Trusted proxy: its headers say which sender a request counts for. The proxy has no secret of its own, but it sees
-      the senders' secrets.
+    - Trusted proxy: its headers name the sender in whose share of the connections a request counts. The proxy has no
+      secret of its own, but it sees the senders' secrets.
     - Endpoint: the platform waits for its answer until a deadline, and uses only the answer's status. Redirects are not
       followed.
 
@@ -41,7 +41,7 @@ Each secret gives access to:
       uses the key.
     - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode
       0700. The server's inner ports (the ports of its parts) require secret keys that only the server itself has
-            (`local.server`).
+      (`local.server`).
 
 A false report costs requests, but it never adds, changes or removes a row: rows come from the objects that a run finds.
 The sweep finds a change whose report is missing. Writers are not protected from each other. A writer that may write

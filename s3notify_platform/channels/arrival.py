@@ -78,7 +78,7 @@ def probe_arrival(
     finally:
         with suppress(
             NotFoundError
-        ):  # a concurrent probe deleted the topic; then one of the two may return None
+        ):  # a concurrent probe deleted the topic: one of the two probes may return None
             queue.topics.delete(name)
         if written:
             bucket.delete(key)

@@ -17,7 +17,7 @@ PROBE_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""A signal that moves later than this after the write was probably moved by a sweep, not by an event."""
+"""If a signal moves more than this time after the write, a sweep probably moved it, not an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

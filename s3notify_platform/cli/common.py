@@ -1,4 +1,4 @@
-"""Options that several commands have, and the places that these options name."""
+"""Options that several commands have, and the places that these options name: a bucket, a queue or a source."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -238,7 +238,7 @@ keyspace_options = options(
 
 
 def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *, without: str) -> None:
-    """Warn if no source will be signalled, or if a given keyspace has no signal yet. Cost: 1 HEAD for each keyspace.
+    """Warns if no source will be signalled, or if a given keyspace has no signal yet. Cost: 1 HEAD for each keyspace.
 
     `without`: the effect of having no keyspace, for the message.
     """

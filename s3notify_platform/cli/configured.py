@@ -130,7 +130,7 @@ def configured() -> list[ConfiguredSource]:
 
 
 def find_code() -> None:
-    """Make modules beside the YAML folders importable, like modules of transforms."""
+    """Makes modules beside the YAML folders importable, like modules of transforms."""
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]
 
 

@@ -54,7 +54,7 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     try:
         with interrupt_on_signals():
             well = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
-    except KeyboardInterrupt:  # during the start or the final check
+    except KeyboardInterrupt:  # a signal during the start or the final check
         say("stopped; the same command goes on from here")
         well = not once
     sys.exit(0 if well else 1)

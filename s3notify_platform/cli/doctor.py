@@ -64,7 +64,7 @@ def doctor(
     name, records_table, lease_table = (given.get(one) for one in ("name", "records_table", "lease_table"))
     prefix = LocationSettings(name=name).platform_prefix if name else ""
     prefix = given["platform_prefix"] or prefix
-    asked = address_of(platform)  # before the probe, since missing credentials end the command here
+    asked = address_of(platform)  # ends the command before the probe if credentials are missing
     found = probe(open_store(platform), prefix)
     tables = examine_tables(
         Tables(

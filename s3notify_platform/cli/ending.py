@@ -37,7 +37,7 @@ def stop_on_signals(name: str) -> Iterator[threading.Event]:
     def expire() -> None:
         if not ended.wait(DRAIN_SECONDS):
             say(
-                f"{name}: not finished after {DRAIN_SECONDS:g} s; ends now, and the rest is done again",
+                f"{name}: not finished after {DRAIN_SECONDS:g} s; ends now, and the unfinished work is repeated later",
                 err=True,
             )
             leave(0)
@@ -100,6 +100,6 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # a closed pipe, or a full disk
+        except OSError:  # the pipe is closed, or the disk is full
             code = code or 1
     os._exit(code)

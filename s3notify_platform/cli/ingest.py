@@ -33,7 +33,7 @@ _USUAL: Final = (
 def _setting(name: str) -> Option:
     more: dict[str, Any] = (
         {} if SETTINGS[name].default is MISSING else {"default": None}
-    )  # the data source itself has these defaults
+    )  # without an option, the data source uses its own default
     if name == "bucket":
         more["heading"] = OBJECTS
     return setting_option(name, rare=name not in _USUAL, **more)

@@ -156,7 +156,7 @@ def init(
         # If the project has only one source, its name is the default of NAME.
         of_name = click.get_current_context().get_parameter_source("name")
         if events or template or of_name is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--dagster-home goes alone: give the other options in another command")
+            raise click.UsageError("--dagster-home takes no other options: give them in another command")
         _write_home(dagster_home.expanduser())
         return
     if events:

@@ -176,7 +176,7 @@ def retry(
         if not as_json:
             say(f"requested: {_summary(found)}; the next batch reads these objects")
     if found.left and not as_json:
-        say(f"{found.left} more objects did not fit: repeat the command after the next batch")
+        say(f"{found.left} more objects are not requested yet: repeat the command after the next batch")
     if as_json:
         print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
     if keys and not found.objects:

@@ -18,7 +18,7 @@ REDRAW_SECONDS: Final = 0.5
 
 @contextmanager
 def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], None]]:
-    """A function that the caller calls with a `Reading` when a round begins to read, and with None afterwards.
+    """A function that the caller calls with a `Reading` when the reading of a round begins, and with None when it ends.
 
     Without a terminal at stderr, the function does nothing.
     """
@@ -38,7 +38,7 @@ def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], No
     )
     show_cursor = atexit.register(
         lambda: console.show_cursor(True)
-    )  # in case the process ends while the cursor is hidden
+    )  # shows the cursor if the process ends while the cursor is hidden
     with Progress(*columns, console=console, transient=True) as bar:
         shown = ReadingBar(bar)
         looking = Thread(target=shown.follow, args=[ended, lambda: share_done(spark)], daemon=True)
@@ -61,7 +61,7 @@ class ReadingBar:
         self._share = 0.0
 
     def begin(self, reading: Reading | None) -> None:
-        """Begin a new round; None: the round has been read."""
+        """Begins a new round; `reading` is None when the round has been read."""
         self._reading, self._share = reading, 0.0
         if reading is None:
             self._bar.update(self._task, visible=False)
@@ -79,7 +79,7 @@ class ReadingBar:
         """
         from s3notify_platform.spark.failures import JOB_ERRORS
 
-        with suppress(*JOB_ERRORS, OSError):  # Java has ended; the round reports the error
+        with suppress(*JOB_ERRORS, OSError):  # Java has ended; the reader of the round reports the error
             while not ended.wait(REDRAW_SECONDS):
                 if (reading := self._reading) is not None:
                     self._share = max(self._share, share_done())

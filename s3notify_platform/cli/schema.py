@@ -82,9 +82,9 @@ def set_types(
 
     Without --yes, the command prints the cost and asks. One version changes all types, so that readers see the old
     types or the new ones. Values that the new type can hold are converted in the table's own files, which are
-    rewritten. The next batch reads these objects again: objects with other values, and objects with records that are in
-    quarantine because of one of these columns. Until then, the other values are null. Fields of a struct that COLUMNS
-    does not name keep their types.
+    rewritten. Other values are null until the next batch, which reads their objects again. It also reads objects with
+    records that are in quarantine because of one of these columns. Fields of a struct that COLUMNS does not name keep
+    their types.
 
     If the source's `schema` or `schema_hints` names the column, change that setting too. Runs may go on: a run that has
     read with the old type plans again. Safe to repeat, and to kill.

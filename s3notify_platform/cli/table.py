@@ -30,7 +30,7 @@ def table() -> None:
 def show(
     *, place: SourcePlace, asset: str | None, version: int | None, at: datetime | None, as_json: bool
 ) -> None:
-    """Show the table of source NAME: its URL, version, counts and settings, and the command for which writers wait."""
+    """Show the table of source NAME: URL, version, counts, settings, and the command, if any, that writers wait for."""
     table = place.table(asset)
     found = as_of(table, version, at)
     known, _ = table.reader.known.read()

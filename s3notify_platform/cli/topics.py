@@ -125,10 +125,10 @@ _settings_options = options(
         "--ttl-hours",
         type=click.FloatRange(min=0),
         metavar="HOURS",
-        help="Hours for which workers retry an entry, while they watch it; then it becomes a dead letter. 0: forever; "
+        help="Hours for which workers retry an entry; then it becomes a dead letter. 0: forever; "
         "default: 96.",
     ),
-    # The prefix avoids a clash with `format` in a source's YAML.
+    # The prefix of the parameters' names avoids a clash with `format` in a source's YAML.
     *(
         option_of(setting, prefix=_OF_ENDPOINT, heading=PUSH, rare=setting.name not in _USUAL, default=None)
         for setting in _ENDPOINT

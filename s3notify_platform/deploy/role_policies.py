@@ -144,15 +144,15 @@ class _Grants(dict[str, set[str]]):
             )
 
     def reading_queue(self) -> None:
-        """Grant reading of the queue's entries. The sweep needs the entries, because a change with an entry is not
-        missed, but pending.
+        """Grant reading of the queue's entries. The sweep finds missed changes, and must not count a change that still
+        has an entry.
         """
         if not self._places.tables.records:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
     def known(self, *actions: str) -> None:
-        """Grant access to the records of the source's tables; in a records table, these records are among all other
-        records.
+        """Grant access to the records of the source's tables. If these records are in a DynamoDB table, this table has
+        all other records, too.
         """
         places = self._places
         if actions and places.tables.records:
@@ -160,7 +160,7 @@ class _Grants(dict[str, set[str]]):
         elif actions:
             bucket = places.known_bucket or places.platform_bucket
             key = f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
-            # A slot asset's record has the asset's name appended.
+            # The name of a slot asset's record ends with the asset's name.
             for name in (quote(key), f"{quote(f'{key}.')}*"):
                 self.to(f"arn:{self._aws}:s3:::{bucket}/{KNOWN}/{name}", *(f"s3:{each}" for each in actions))
             if places.known_bucket:
@@ -277,7 +277,7 @@ def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
     """Patterns of the keys below our prefixes that the role must not change: all keys except signals. If the role
     writes to a queue on the bucket, the queue's keys are left out, too.
 
-    By default, several sources are below one prefix. Each source has its own signals, which other writers move.
+    By default, several sources are below one prefix. Each source has signals of its own, which its writers must move.
     """
     if changes_no_queue := role == "writer" or places.tables.records is not None:
         yield from (f"{QUEUE_PREFIX}*", f"{OWN_PREFIX}*/queue/*")

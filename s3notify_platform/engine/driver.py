@@ -92,8 +92,8 @@ class Ingest:
         """Ingests `slots` in rounds. The caller must commit each round before it takes the next round. See `result`.
 
         Each slot has a result; with `only_found`, slots that have no objects and were never committed have no result. A
-        round reads at most `Input.max_objects` and `max_bytes`, so a crash costs one round. No round begins after
-        `max_seconds`.
+        round reads at most `Input.max_objects` and `max_bytes`. A crash loses the work of one round. No round begins
+        after `max_seconds`.
 
         An object whose read fails is left out, and its slot is not `ok`. If the slot is in `last_attempt`, the object
         goes to quarantine, and the slot is committed. A quarantined object is not read again until the object changes
@@ -106,9 +106,9 @@ class Ingest:
         `listing`: list the source's prefix; otherwise look at the keys in the entries of the source's topic. `topic`:
         if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if the caller
         has read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the signal
-        ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the slot's ETag. Raises
-        `UsageError`, before any write, if the table has other settings. The same error is raised if the bucket, the
-        schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged (`open_table`).
+        ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the ETag of the slot's signal.
+        Raises `UsageError`, before any write, if the table has other settings. The same error is raised if the bucket,
+        the schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -283,7 +283,7 @@ class _Round:
         size = sum(split.version.size for p in busy for split in p.changes.read)
         text = (
             f"reading {reading} objects of {len(busy)} slots, {size / 1e6:.1f} MB, "
-            f"{sum(len(p.changes.gone) for p in busy)} gone"
+            f"{sum(len(p.changes.gone) for p in busy)} to withdraw"
         )
         if wanted > reading:
             text = f"{text}; {wanted - reading} objects wait for the next rounds"
@@ -355,9 +355,9 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        If the round would exceed this limit, the slots whose objects it would add stay failed. These slots are settled
-        again, as if this attempt were not their last. Cost of a round with an unforeseen error: the requests of
-        `StateReader.failing`.
+        If the round would exceed this limit, the slots whose objects would go to quarantine stay failed. These slots
+        are settled again, as if this attempt were not their last. Cost of a round with an unforeseen error: the
+        requests of `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {

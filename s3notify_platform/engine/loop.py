@@ -2,8 +2,9 @@
 
 Before a round is committed, `engine.driver` plans it on one snapshot of the table, reads its objects, and stages packs.
 
-The order, and the reason of each place
-    1. `commit_round`: the rows are visible, because `table.commit` has created the version. `known` has the version.
+The steps in order, and the reasons for this order
+    1. `commit_round`: the rows are visible, because `table.commit` has created the version. The table's known record
+       has the version, too.
     2. `report` reports the results to Dagster. After a crash before this step, the entries are still in the queue, so
        the slots are requested and reported again.
     3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.

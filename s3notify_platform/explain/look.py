@@ -1,7 +1,7 @@
 """Finds the state of one object. The search only reads. The number of requests is bounded for any bucket, queue and
 table.
 
-Requests of one round, which finds the facts once:
+Requests of one round of the search, which finds all facts once:
 
 - Object and signal: 2 HEADs of the object, and 1 HEAD of the signal.
 - Queue: 1 scan of the topics, and 1 GET of the rescan backlog. At most `TOPICS_MAX` topics that receive the key are

@@ -3,8 +3,9 @@
 If rows of an object are withdrawn, their packs are written again without these rows. If overwritten objects are spread
 over the table, one batch may write most of the table again. `overwrites: vectors` avoids this.
 
-The facts are in the versions of the log. A file with a batch's own rows has the label of the batch. This label is
-above the labels of the removed files. All other files that a batch adds were written again, except merged files.
+The facts are in the versions of the log. A file with a batch's own rows has the label of the batch. This label is a
+higher number than the labels of the removed files. All other files that a batch adds were written again, except merged
+files.
 """
 
 from collections.abc import Collection
@@ -28,8 +29,8 @@ class Rewrites:
 
     @property
     def too_many(self) -> bool:
-        """True if more than `REWRITE_WARN_TIMES` times the changed bytes, and at least `REWRITE_WARN_BYTES`, were
-        written again.
+        """True if the bytes that were written again are more than `REWRITE_WARN_TIMES` times the changed bytes, and at
+        least `REWRITE_WARN_BYTES`.
         """
         return self.again >= REWRITE_WARN_BYTES and self.again > REWRITE_WARN_TIMES * self.changed
 

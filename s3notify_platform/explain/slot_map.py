@@ -53,8 +53,8 @@ def age_class(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotMap:
-    """The slots of a source. `ages`: seconds since the last commit, for slots with a commit. `rows`: the number of live
-    rows of each slot.
+    """The slots of a source. `ages`: seconds since the last commit, for slots with a commit. `rows`: the number of rows
+    of each slot in the table.
 
     `quarantined`: the number of records and objects in quarantine, by slot.
     """

@@ -10,7 +10,7 @@ The compression and encoding of an object are found in this way. The object's co
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy, so these bytes show the
 compression. Hadoop's snappy blocks do not begin with fixed bytes. So an object with the suffix `.snappy` that is not
 framed snappy is read as Hadoop's blocks. Without a byte order mark, the source's setting decides the encoding. An
-object with a suffix of compression, but without compressed content, is read unchanged.
+object with any other suffix of compression, but without compressed content, is read unchanged.
 """
 
 import bz2
@@ -222,7 +222,7 @@ class _Gzip:
 
 
 def new_zstd() -> _Decompressor:
-    """Returns a decompressor of one stream, with a window of at most `MAX_ZSTD_WINDOW_LOG` bits."""
+    """Returns a decompressor of one stream, with a window of at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes."""
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_LOG})
 
 

@@ -28,7 +28,7 @@ Fields = Mapping[str, str]
 
 
 class FieldLines(TextFormat):
-    """A format whose records are texts of fields. See the module.
+    """A format whose records are texts with named fields. See the module.
 
     A subclass sets `name` and `suffixes`, and has the method `fields`. A record is a line, without its line end.
     """

@@ -65,8 +65,8 @@ class Written:
 class Notation:
     """The notation of a source's values. `dates`, `times`: patterns by path ("": all columns).
 
-    `zones`: zones of times without a zone, by path; the zone "" is UTC. `commas`: paths of numbers with a decimal
-    comma.
+    `zones`: by path, the zones for times whose texts have no zone; the zone "" is UTC. `commas`: paths of numbers with
+    a decimal comma.
     """
 
     dates: Mapping[str, str] = field(default_factory=dict)
@@ -115,8 +115,8 @@ class Notation:
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
         """Returns the type of an inferred column: the notation's type if all texts of the column have this notation.
         Otherwise, returns `found`, or string if a value of type `found` has another form in this notation. If a setting
-        names the column, the notation is tried whatever `found` is. Otherwise, the notation is tried for dates, times
-        and texts, and for numbers if at least one number has a comma.
+        names the column, the notation is tried for any `found`. Otherwise, a notation of dates or times is tried if
+        `found` is a date, a time or string, and the decimal comma if `found` is a float or if a text has a comma.
         """
         texts = texts.drop_null()
         if not len(texts):

@@ -50,10 +50,9 @@ class Reject:
 class Target:
     """Describes the rows to make of records: rows with the columns of `schema`.
 
-    `inferred`: `schema` was inferred, so no field that the schema lacks may be dropped. `rescue`: a value that does not
-    fit goes to `_rescued`, the last column; without `rescue`, the record is a reject. `size`: the number of columns and
-    the number of bytes of the stored schema; both numbers are limited. `name`: the source's name, if its schema was
-    inferred.
+    `inferred`: `schema` was inferred. Fields that it lacks must then not be dropped. `rescue`: a value that does not
+    fit goes to `_rescued`, the last column; without `rescue`, the record is a reject. `size`: two numbers of the stored
+    schema that are limited, its columns and its bytes. `name`: the source's name, if its schema was inferred.
     """
 
     schema: pa.Schema
@@ -106,12 +105,12 @@ class Target:
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """Rows of several objects in the columns of a `Target`; `index` and `offset` have each row's object and offset.
+    """Rows of several objects, with the columns of a `Target`; `index` and `offset` have each row's object and offset.
 
-    `unnamed` counts, by object and path, the values of fields that the schema lacks. A given schema drops these values.
-    For an inferred schema, `new_fields` has the missing fields. `mismatches` counts the values that do not fit their
-    columns. If the format has records, `records` has the raw records, and `numbers` has for each row the number of its
-    record.
+    `unnamed` counts, by object and path, the values of fields that the schema lacks. If the schema was declared, these
+    values are dropped. If it was inferred, `new_fields` has the missing fields. `mismatches` counts the values that do
+    not fit their columns. If the format has records, `records` has the raw records, and `numbers` has for each row the
+    number of its record.
     """
 
     table: pa.Table
@@ -212,8 +211,8 @@ class Records:
         # pyarrow's readers skip.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
             first, last = int(self.start[0]), int(self.end[-1])
-            # The line end that follows is included, if there is one. Thus the body is not copied if these records are
-            # the whole body.
+            # The line end behind the last record is included, if there is one. Thus the body is not copied if these
+            # records are the whole body.
             for behind in (b"\n", b"\r\n"):
                 if self.body.startswith(behind, last):
                     return self.body[first : last + len(behind)]

@@ -74,7 +74,7 @@ def format_for(key: str, settings: Any) -> Format | None:
 
 
 def fixed_schema(setting: str) -> pa.Schema | None:
-    """Returns the columns of all objects under this setting, for a format with fixed columns. Pure."""
+    """Returns the columns of a format whose objects all have the same columns; None for any other setting. Pure."""
     return FORMATS[setting].fixed_schema if setting != AUTO else None
 
 

@@ -1,7 +1,9 @@
 """Values that do not fit their column, and fields that the schema lacks.
 
-With `quarantine`, a record with a mismatch becomes a reject. The reject's reason contains the column and the value.
-With `rescue`, the record becomes a row: a value that does not fit is null in its column, and `_rescued` has its text.
+The setting `mismatches` is `quarantine` or `rescue`. With `quarantine`, a record with a mismatch becomes a reject. The
+reject's reason contains the column and the value. With `rescue`, the record becomes a row: a value that does not fit is
+null in its column, and `_rescued` has the value's text.
+
 `_rescued` is a JSON object of paths and texts; Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are
 like `amount`, `customer.city`, `lines[2].sku`. The text of a value is the same as in the object. A JSON string is
 stored as its content, any other JSON value as its JSON text. A value of Parquet is stored as JSON.
@@ -26,7 +28,7 @@ Mismatches = Literal["quarantine", "rescue"]
 MISMATCHES: Final = ("quarantine", "rescue")
 
 RESCUED: Final = pa.field("_rescued", pa.string())
-"""The column that tables get from the setting `rescue`."""
+"""The column that tables of sources with `mismatches: rescue` have."""
 
 EXTRA: Final = "_extra"
 MISSING: Final = "_missing"
@@ -188,7 +190,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
     end += note
-    # The command is made when the first text comes: most paths of a block get no text, and schemas may be wide.
+    # The command is made only for the first mismatch: most paths of a block have none, and schemas may be wide.
     accepting = cache(partial(_accepting, path, schema, source))
 
     def reason(text: str) -> str:
@@ -198,7 +200,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
 
 
 def _accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
-    """Returns the end of a reason: the command that changes the type at a path, so that such texts fit."""
+    """Returns the end of a reason: a command that changes the type at the path, so that the text fits."""
     if not source:
         return ""
     place, lists = re.sub(_INDEX, "", path), len(re.findall(_INDEX, path[path.rfind(".") + 1 :]))

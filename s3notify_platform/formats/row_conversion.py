@@ -31,7 +31,7 @@ from s3notify_platform.formats.rescue import Rescued, Tally, count, mismatch_rea
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES
 
 RECOVER_RECORDS: Final = 32
-"""Maximum number of records of a failing block that is converted value by value."""
+"""If a block of at most this many records fails, its records are converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
 """Maximum number of suspects that are converted at a time: their texts are Python objects in memory."""

@@ -9,7 +9,7 @@ Loops that do not use `attempts`, with the reason:
 - Attempts until a deadline: `table.commit`. This loop also ends if the change was planned on a damaged version.
 - Replans. An attempt makes another plan: `table.round`, `table.follow`, `table.retype`, `table_rollback`,
   `table_erasure`, `explain.look`, and the rounds of `engine.driver`.
-- Services never give up. Their pauses end with a signal to stop: `channels`, `orchestration.managed_services`,
+- Services never give up. A signal to stop ends their pauses: `channels`, `orchestration.managed_services`,
   `spark.continuous`.
 """
 

@@ -133,7 +133,7 @@ class Sharing(Generic[T]):
     """Runs two stages around the work of each thread: `before` and `after`. Each stage is a group commit. The class is
     thread-safe.
 
-    `before` waits for more threads: for as many as were inside `around` at the same time since the last run of
+    `before` waits until as many threads have arrived as were inside `around` at the same time since the last run of
     `before`. `after` waits for the threads between the two stages. Each stage waits at most `linger_seconds`.
     """
 

@@ -149,7 +149,7 @@ limited by this number. The limit is high, because constant columns need few byt
 
 MAX_DECODED_BYTES: Final = 256 << 20
 """Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object, unless `MAX_DECODED_PER_BYTE` allows
-more. Without the limit, 500 bytes could become gigabytes of one value."""
+more. Without the limit, 500 bytes could become gigabytes that repeat one value."""
 
 MAX_DECODED_PER_BYTE: Final = 1000
 """Largest number of decoded bytes for each byte of an object. `MAX_DECODED_BYTES` are allowed for an object of any
@@ -178,12 +178,12 @@ MAX_UNFORESEEN: Final = 20
 slots of further such objects fail.
 
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case, so
-the limit only costs retries. Without the limit, the rows of a whole table could disappear in one night.
+the limit only costs retries. Without the limit, such a defect could remove all rows of a table in one night.
 """
 
 MAX_FAILING_OBJECTS: Final = 10_000
-"""Largest number of a slot's objects that are in quarantine as whole objects. If more objects fail, they do not go to
-quarantine, and the slot stays failed."""
+"""Largest number of a slot's objects that are in quarantine as whole objects. Further objects that fail do not go
+to quarantine, and the slot stays failed."""
 
 MAX_REJECTS: Final = 1000
 """Largest number of rejects that are kept of one object, or of one part of a big object. One further reject states the
@@ -298,8 +298,8 @@ start of the read.
 A client that changes a setting of a topic waits `CLOCK_SKEW` times as long before it acts on the change."""
 
 ROOM_HELD: Final = 32
-"""Largest number of entries for which a process takes spare room in one shard. So one request is enough for the room of
-this many entries.
+"""Largest number of entries for which a process reserves spare room in one shard. So one request can reserve the room
+for this many entries.
 """
 
 ROOM_HELD_SHARE: Final = 1 / 16

@@ -207,7 +207,7 @@ UploadId = NewType("UploadId", str)
 """An upload's id as the store returns it."""
 
 UPLOAD_ID_MAX = 1024
-"""Largest number of characters that an upload id may have, because reservations contain the id."""
+"""Largest number of characters of an upload id. The limit is needed, because reservations contain the id."""
 
 
 @runtime_checkable
@@ -318,8 +318,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         `metadata` override the source's metadata, and the call makes 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
-        `metadata` replaces the source's metadata without a HEAD. `ConflictError`: the `CopySource` has changed, and
-        there is no precondition.
+        `metadata` replaces the source's metadata without a HEAD. If the `CopySource` has changed: `Conflict` with
+        a precondition, `ConflictError` without.
         """
         ...
 

@@ -2,7 +2,7 @@
 only in this declaration.
 
 Component, IO manager, command line, data source and services derive their fields and options from the declaration. Each
-of these users converts and checks given values by `values_in`, so that a wrong value gets the same message everywhere.
+of these five converts and checks given values by `values_in`, so that a wrong value gets the same message everywhere.
 """
 
 import re
@@ -22,7 +22,7 @@ SHOWN_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The description and the limits of a setting. `choices`: called when the allowed values are needed.
+    """The description and the limits of a setting. `choices`: returns the allowed values.
 
     `description`: the first sentence must be enough for a short help page. `option`: the option on the command line, if
     its name differs from the setting's name. `check`: raises `UsageError` for values that the other fields cannot

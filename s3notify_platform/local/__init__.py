@@ -1,3 +1,3 @@
-"""Everything that runs on this machine without other services: an S3 server, `dagster dev`, the demo; and the search
-for Java, for the YAML of sources, and for the units of systemd.
+"""Everything that runs on this machine without other services: an S3 server, `dagster dev` and the demo. Other modules
+find Java, read the YAML of sources, and make the units of systemd.
 """

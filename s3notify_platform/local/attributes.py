@@ -99,7 +99,8 @@ class SourceAttributes:
     fresh_seconds: Annotated[
         float,
         About(
-            "Age of an uncommitted change at which the freshness policy of {name}_queue fails, up to a fifth later",
+            "Age of an uncommitted change at which the freshness policy of {name}_queue "
+            "fails. The policy may fail later, by up to a fifth of this time",
             unit="seconds",
             minimum=0.001,
         ),

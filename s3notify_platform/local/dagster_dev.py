@@ -27,7 +27,9 @@ RESTARTS_MAX: Final = 20
 DEV_STOP_SECONDS: Final = 15.0
 _MAKE_STORAGE: Final = "import dagster\nwith dagster.DagsterInstance.get(): pass"
 WARM_SECONDS: Final = 10.0
-"""Shortest time between two starts of the supervisor of warm runs; without a supervisor, runs are cold."""
+"""Shortest time between two starts of the supervisor of warm runs. While no supervisor runs, each run starts a process
+of its own.
+"""
 
 LOG_BYTES_MAX: Final = 16 << 20
 """Maximum size of a log. A longer log is renamed to `dagster.log.1`, and a new log begins."""
@@ -54,13 +56,13 @@ run_coordinator:
 run_launcher:
   module: s3notify_platform.orchestration.warm
   class: WarmRunLauncher
-# A tick watches for most of the five seconds between two ticks; the code server lets half of its threads watch.
+# A tick watches the bucket for most of the five seconds between two ticks. At most half of these threads do so.
 sensors: {use_threads: true, num_workers: 8}
 """
 
 
 def storage(home: Path) -> str:
-    """The lines for events in a home's `dagster.yaml`, if the file names no other storage.
+    """The lines of a home's `dagster.yaml` that choose the storage of events. A file with another storage lacks them.
 
     The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. After a home is moved, the
     file needs the new path.
@@ -230,7 +232,7 @@ class DagsterDev:
         self._pidfile.write_text(str(self._process.pid))
 
     def _spawn_warm(self) -> None:
-        # The supervisor ends at the end of its input, so it does not outlive a parent that is killed.
+        # The supervisor ends when its input is closed: by this process, or by the system if this process is killed.
         command = ["-m", "s3notify_platform.cli", "warm", "--home", str(self.home), "--until-input-ends"]
         self._warm = self._spawned(command, subprocess.PIPE)
         self._warm_since = self._clock.monotonic()

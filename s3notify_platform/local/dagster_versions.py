@@ -33,8 +33,8 @@ Packages = Mapping[str, tuple[str, Sequence[str]]]
 class Versions:
     """The result of the check.
 
-    `problem`: the packages that do not fit each other, and the command to type; "" if all packages fit, or without
-    Dagster.
+    `problem`: the packages that do not fit each other, and the command to type; "" if all packages fit, or if
+    Dagster is not installed.
     `refused`: True if the Dagster part of this package cannot be loaded with these versions.
     """
 

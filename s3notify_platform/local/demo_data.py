@@ -53,7 +53,9 @@ class _Draw:
 
 
 def rounds(seed: int, objects: int) -> Iterator[Round]:
-    """Endless rounds: first `objects` creates, then mixed overwrites, deletes and creates of a few objects each."""
+    """Yields endless rounds. The first round creates as many objects as `objects` says. Each further round
+    overwrites, deletes and creates a few objects.
+    """
     draw = _Draw(seed)
     live = [_key(number) for number in range(objects)]
     yield Round(puts=[_write(draw, key, 0) for key in live])

@@ -376,7 +376,7 @@ class _Feed:
                     (
                         f"slot {event.partition:>3} {metadata.get('outcome')} version {metadata.get('table_version')}: "
                         f"{metadata.get('objects_read')} objects, {metadata.get('records_read')} rows, "
-                        f"{metadata.get('records_rejected')} rejects, {metadata.get('objects_removed')} gone"
+                        f"{metadata.get('records_rejected')} rejects, {metadata.get('objects_removed')} removed"
                     ),
                 )
             if not page.has_more:

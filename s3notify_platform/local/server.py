@@ -1,4 +1,4 @@
-"""The embedded default: a real, durable S3 server (SeaweedFS) on this machine, started and supervised.
+"""The embedded S3 server: SeaweedFS, a real, durable server on this machine, started and supervised by this package.
 
 Guarantees. The server listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
 credentials and ports survive restarts. An acknowledged write survives SIGKILL of server and parent. A server that ends
@@ -275,8 +275,8 @@ class LocalS3Server:
         scratch.replace(path)
 
     def _supervise(self, program: str) -> None:
-        """The supervisor thread. This thread starts the server itself, because the kernel ends a child with the thread
-        that started it.
+        """The supervisor thread. This thread starts the server itself, because the kernel ends a child when the
+        thread that started it ends.
         """
         failures = 0
         with (self.folder / "server.log").open("ab") as log:

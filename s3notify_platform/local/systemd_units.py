@@ -37,7 +37,7 @@ EnvironmentFile=-{into}/environment
 ExecStart={command}
 Restart=always
 RestartSec=2
-# Its runs end with it, and are started again.
+# When this service stops, its runs are stopped, too. The next start repeats them.
 KillMode=control-group
 TimeoutStopSec=30
 NoNewPrivileges=yes
@@ -64,8 +64,8 @@ class Machine:
     """Paths and options of an installation on one machine. All paths are absolute.
 
     `python`: the interpreter of the environment with the package. `into`: the folder for the units. `home`: Dagster's
-    home. `defs`: the folder of the sources. `postgres`: Dagster's storage is PostgreSQL at DAGSTER_POSTGRES_URL, else
-    files in `home`.
+    home. `defs`: the folder of the sources. `postgres`: if true, Dagster's storage is PostgreSQL at
+    DAGSTER_POSTGRES_URL; otherwise, it is files in `home`.
     """
 
     python: Path
@@ -118,7 +118,7 @@ class Machine:
 
     @staticmethod
     def _java() -> dict[str, str]:
-        """The place of Java: a unit does not have the variables of the user who writes the unit."""
+        """The variables for Java. Units need them, because they lack the variables of the user who writes the units."""
         if found := java_environment():
             return found
         home = os.environ.get("JAVA_HOME") or Path(str(shutil.which("java"))).resolve().parent.parent

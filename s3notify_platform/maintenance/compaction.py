@@ -1,8 +1,8 @@
 """`s3notify table compact`: merges the small files of a whole table into files of the target sizes, while batches run.
 
 Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First the
-compaction merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then the
-compaction merges the files of object states until all files are in one level.
+compaction merges packs of rows and packs of rejects, including packs of which a deletion vector hides many rows.
+Then the compaction merges the files of object states until all files are in one level.
 
 Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
 marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
@@ -13,7 +13,7 @@ sorts its rows, so each pack that it writes has a range of slots.
 | changed slots, let the schema grow, merged other packs | is committed on top of that version |
 | removed one of the step's packs, or hid some of its rows | is dropped: batches have priority |
 | merged one of the step's state files, or other state files in their range | is dropped |
-| is another engine, and its version is refused | fails with an error, as every writer does |
+| is another engine whose version is refused | fails with an error, as every writer does |
 
 A dropped step is planned again on the newest version, up to `LOST` times in sequence. A compaction merges only files
 that existed at its beginning and the results of its own merges, so it ends.
@@ -115,7 +115,7 @@ class StateStep:
 
 
 def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BYTES) -> CompactReport:
-    """Merge all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
+    """Merges all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
     garbage files.
 
     `dry_run`: only reads the newest snapshot. The counts of a dry run are a lower bound. Errors: those of
@@ -202,8 +202,8 @@ class _Run:
             self.report.packs += len(step)
 
     def _commit(self, change: Change) -> bool:
-        """Commit one step; returns True if the step was committed. Whether the step was committed or not, the newest
-        snapshot is then read and kept.
+        """Commits one step. Returns True if the step was committed. In any case, the newest snapshot is then read and
+        kept.
         """
         try:
             done = self.table.committer.commit_alone(change, self.snapshot)

@@ -85,8 +85,8 @@ class ErasedObject:
 def erase(
     source: Source, key: str, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> ErasedObject:
-    """Erase the object of this key, which must have left the bucket. The call may be repeated; the module docstring has
-    the steps.
+    """Erases the object of this key, which must have left the bucket. The call may be repeated; the module docstring
+    has the steps.
 
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.

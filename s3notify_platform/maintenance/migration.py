@@ -12,12 +12,13 @@ In both cases the source's topic is created again, and all objects are compared 
 first: a run that was planned with the former settings may still commit.
 
 Steps. Each step is safe to repeat: if the command was killed, repeat the command. Steps 1 and 2 are done only for
-another number of slots
-    1. `known` names the new table, and says that the table is being written. From now on runs refuse the table.
+another number of slots.
+    1. The table's record (`table.known`) names the new table, and says that the new table is being written. From now on
+       runs refuse the table.
     2. The former tables and the signals of slots that no longer exist are removed.
     3. All slots are added to the rescan backlog. The topic is deleted. Then the topic is created again for the new
        identity, with the same settings.
-    4. `known` gets the new identity, and no longer says that the table is being written. One signal moves, so that a
+    4. The record gets the new identity, and no longer says that the table is being written. One signal moves, so that a
        sensor sees that there is work.
 """
 
@@ -57,8 +58,8 @@ def migrate(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> Migrated:
-    """Give the source's table this prefix and number of slots; None keeps the present value. After the call, change the
-    source's settings to the same values.
+    """Gives the source's table this prefix and number of slots; None keeps the present value. After the call, change
+    the source's settings to the same values.
 
     `dry_run`: only returns the result that a migration would have. `NotFoundError`: there is no table. `UsageError`:
     the prefix is neither within nor around the table's prefix. `CorruptError`: the table is not whole. Requests: 2

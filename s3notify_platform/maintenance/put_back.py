@@ -1,8 +1,9 @@
 """Restores committed versions that a writer with an expired lease replaced.
 
 If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
-meanwhile (`conditional_commit`, Limits). Readers then refuse the log, because the field `n` of the stored version
-differs from the `n` that `known` or the next version names. The committed body is still staged under its `n`.
+meanwhile (`conditional_commit`, Limits). Each version has a field `n`, a number that is new at each attempt to commit.
+After a replacement, readers refuse the log, because the `n` of the stored version differs from the `n` that the table's
+record (`known`) or the next version names. The committed body is still staged under its `n`.
 
 Steps
     1. The versions are checked downwards from the version in `known`. Each version must have the `n` that the next
@@ -55,7 +56,7 @@ class _Version:
 
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
-    """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find these versions.
+    """Restores the versions that were replaced. Open the table again afterwards. `dry_run`: only finds these versions.
     `CorruptError`: the staged body or the manifest of a version is missing. Then restore the table's objects.
     `ConflictError`: another writer changed the same versions: repeat the call.
     """
@@ -66,7 +67,7 @@ def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
     listed = kept_versions(reader)
     found = {version: stored for version in listed if (stored := _stored(committer, version))}
     wrong = _wrong(committer, known, found)
-    # These versions are removed first: no version may follow a version that is about to be restored.
+    # The later versions are removed first: no version may follow a version that is about to be restored.
     beyond = _beyond(known, found)
     for version in () if dry_run else beyond:
         _remove(committer, version, found[version])

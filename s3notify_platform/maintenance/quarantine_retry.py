@@ -30,8 +30,8 @@ class RetryRequest:
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Request the retry: see `table.quarantined.retry`. Without `dry_run`, the commit mode `commit` must be settled
-        (`settle_commit_mode`).
+        """Requests the retry: see `table.quarantined.retry`. Without `dry_run`, the commit mode `commit` must be
+        settled (`settle_commit_mode`).
 
         A table that a run would refuse, or that has another number of slots, is also refused here
         (`Location.open_table`).

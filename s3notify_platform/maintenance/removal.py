@@ -1,8 +1,8 @@
 """Removes a source: everything that the platform has made for it, and never an object of the source.
 
 Steps, each safe to repeat
-    1. Remove the table's newest versions. From then on runs refuse the table, because the table's record names later
-       versions (`table.known`).
+    1. Remove the table's newest versions. From then on runs refuse the table, because the table's record
+       (`table.known`) names a version that is missing.
     2. Remove the source's topic, with its entries and dead letters. A topic that serves other tables stays, and no
        longer names this table.
     3. Remove the tables, logs first, so that a reader finds either a whole table or no table. Then remove signals and
@@ -10,9 +10,9 @@ Steps, each safe to repeat
     4. Remove the records of the slot assets' tables, then the record of the source's table. As long as this record
        exists, an unfinished removal is recognised.
 
-Only two kinds of objects are removed: objects that the platform named, and packs that other engines wrote into a table.
-All other objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay. Topics of other sources in
-the shared queue stay, too.
+Only two kinds of objects are removed: objects whose keys the platform chose, and packs that other engines wrote into a
+table. All other objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay. Topics of other
+sources in the shared queue stay, too.
 """
 
 import re
@@ -110,7 +110,7 @@ def open_batches(location: Location) -> list[str]:
 
 
 def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
-    """Remove the source; returns the number of removed objects. A call that was killed may be repeated. Stop the
+    """Removes the source; returns the number of removed objects. A call that was killed may be repeated. Stop the
     source's sensor, runs and writers first. `platform`: a store to use instead of the source's own store. `UsageError`:
     the source's objects are below the platform's prefix. Requests: those of `held`, 1 DELETE for each object, and 2
     requests for each entry and record.
@@ -140,7 +140,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 
 
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Remove the table of a slot asset; returns the number of removed objects. The call may be repeated.
+    """Removes the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
     The asset's next table has another id, so a writer that still has this table open is refused. Cost: 1 LIST for each
     1000 objects, and 1 DELETE for each object.
@@ -156,7 +156,7 @@ def remove_table(location: Location, asset: str, store: ObjectStore, clock: Cloc
 
 
 def _remove_newest(location: Location, store: ObjectStore, known: Known | None) -> None:
-    """Remove the version that the table's record names, and later versions, newest first."""
+    """Removes the version that the table's record names, and later versions, newest first."""
     layout = location.layout
     listed = {
         version: meta.key

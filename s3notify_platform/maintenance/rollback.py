@@ -92,7 +92,7 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 def rollback(
     source: Source, version: int, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> CommitResult:
-    """Roll back to this version. The rollback is safe beside batches, and safe to repeat.
+    """Rolls back to this version. The rollback is safe beside batches, and safe to repeat.
 
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. Errors: those of `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of

@@ -160,7 +160,7 @@ def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tup
 
 
 def _shape(kind: Any) -> pa.Schema:
-    """Convert a schema in Spark's JSON to an Arrow schema in which only the names matter."""
+    """Converts a schema in Spark's JSON to an Arrow schema in which only the names matter."""
     return pa.schema([pa.field(part["name"], _type(part["type"])) for part in kind.get("fields", ())])
 
 

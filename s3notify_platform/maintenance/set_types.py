@@ -114,7 +114,7 @@ class SetTypes:
     def _retry(
         self, table: LogTable, store: ObjectStore, change: SchemaChange, *, dry_run: bool = False
     ) -> Retried:
-        """Request a new read of records that are in quarantine because of one of these columns."""
+        """Requests a new read of records that are in quarantine because of one of these columns."""
         if self.asset is not None:
             return Retried()
         choice = Choice(columns=change.names)

@@ -2,8 +2,8 @@
 
 Steps
     1. Commit a version, called e, that does not have the object. The packs with rows of the object are written again,
-       even if a vector already hides these rows. The object's rejects and its state are removed. The slot's generation
-       changes in every case, so that a round that was planned earlier cannot bring the object back.
+       even if a deletion vector already hides these rows. The object's rejects and its state are removed. The slot's
+       generation changes in every case, so that a round that was planned earlier cannot bring the object back.
     2. Search for the object in files that e does not name, and in versions that name such files.
     3. If a version holds the object, the log is cut. The log then begins after the last version with the object, or
        later. The log begins with a checkpoint that `_last_checkpoint` names. Earlier versions become empty objects;
@@ -16,8 +16,8 @@ Invariants
     - An earlier version stays as an empty object, so that a writer that slept cannot create another version with the
       same number. Vacuum removes the empty object once no writer can still be at an earlier version.
     - A file is removed only if it was written before version e. The run that wrote the file was planned earlier, so
-      this run cannot commit the slot. A file that was written later may belong to a run that slept, or that found the
-      object in the bucket again (`Erased.left`).
+      that run can no longer commit the slot. A file that was written later may belong to a run that slept, or that
+      found the object in the bucket again (`Erased.left`).
     - A file that is written again gets a new name.
 
 | another writer, since step 1 was planned | the erasure starts again on that version, and |
@@ -25,7 +25,7 @@ Invariants
 | changed other slots, or the object's slot | removes everything that the version has of the object |
 | merged or replaced packs, hid rows, merged state files | writes the new packs and state files again |
 | let the schema grow, erased an object, too | is committed with the new schema, without both objects |
-| is another engine whose version is adopted | writes the engine's packs again, if they may hold the object |
+| is another engine whose version is accepted | writes the engine's packs again, if they may hold the object |
 | is another engine whose version is refused | fails with an error, as every writer does |
 
 After two restarts, the erasure holds the table: other writers wait (`Known.held`).
@@ -37,9 +37,9 @@ The statistics in a version hold values of rows, but are not searched. A version
 names a file that holds the object. Names of columns stay. If the bucket keeps former versions of the platform's
 objects, these object versions stay, too.
 
-Requests: those of a commit, 1 or 2 of `known`, 1 LIST for each 1000 objects of the table, and 2 GETs for each kept
-version. A file that may hold the object costs 1 GET if e does not name the file. An emptied version costs 1 PUT, and
-each other removed object costs 1 DELETE.
+Requests: those of a commit, 1 or 2 for the table's record, 1 LIST for each 1000 objects of the table, and 2 GETs for
+each kept version. A file that may hold the object costs 1 GET if e does not name the file. An emptied version costs 1
+PUT, and each other removed object costs 1 DELETE.
 """
 
 import json
@@ -90,9 +90,9 @@ class Erased:
     """The result of one call: the removed data, and the data that is left.
 
     `version`: the committed version without the object; -1: there is no table. `begins`: the first version of the log
-    if the log was cut, or else -1. `rows`, `rejects`: the number of live rows and live rejects that were removed.
-    `files`: the number of removed files. `left`: the number of files that hold the object and may belong to a run.
-    `again_ms`: the time at which to repeat the call, by the store's clock (Unix milliseconds).
+    if the log was cut, or else -1. `rows`, `rejects`: the number of rows and of rejects that the newest version has
+    lost. `files`: the number of removed files. `left`: the number of files that hold the object and may belong to a
+    run. `again_ms`: the time at which to repeat the call, by the store's clock (Unix milliseconds).
     """
 
     version: int = NO_VERSION
@@ -125,7 +125,7 @@ def ending(table: LogTable) -> tuple[int, int] | None:
 def erase(
     table: LogTable, slot: Slot, key: str, *, whole_slot: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Erased:
-    """Erase the object of this key and slot, which must have left the bucket. The erasure is safe to repeat, and safe
+    """Erases the object of this key and slot, which must have left the bucket. The erasure is safe to repeat, and safe
     to run beside other processes.
 
     `whole_slot`: removes all rows of the slot, for a derived table that does not say which rows come from the object.
@@ -210,7 +210,7 @@ class Erasure:
     _quarantine: PackSet = field(init=False)
 
     def __post_init__(self) -> None:
-        # A hidden row is still in its file, so vectors are not enough.
+        # Rows that a deletion vector hides are still in their file, so they are read, too.
         self._data = self.table.data.fresh(vectors=False)
         self._quarantine = self.table.quarantine.fresh(vectors=False)
 
@@ -279,7 +279,7 @@ class _History:
 
     @classmethod
     def read(cls, table: LogTable, snapshot: Snapshot, what: _What) -> "_History":
-        """Search for the object: step 2 of the module docstring."""
+        """Searches for the object: step 2 of the module docstring."""
         reader, layout, at_once = table.reader, table.layout, table.committer.at_once
         listed = list(list_all(reader.store, layout.prefix))
         log = [meta for meta in listed if meta.key.startswith(layout.log)]
@@ -315,7 +315,7 @@ class _Bodies:
 
     @classmethod
     def read(cls, reader: LogReader, kept: list[int], at_once: int) -> "_Bodies":
-        """Read versions and manifests. Cost: 2 GETs for each version."""
+        """Reads versions and manifests. Cost: 2 GETs for each version."""
         found = zip(kept, in_parallel(reader.version, kept, at_once), strict=True)
         versions = {version: body for version, body in found if body is not None}
 
@@ -349,7 +349,7 @@ class _Bodies:
         return found
 
     def last_with(self, holding: set[str], there: set[str], what: _What) -> int:
-        """The last version that names the object, or in which a file with the object is live; -1: no version.
+        """The last version that names the object, or whose snapshot has a file with the object; -1: no version.
 
         `there`: the keys of all stored objects of the table.
         """
@@ -389,7 +389,7 @@ def _holds(table: LogTable, meta: ObjectMeta, what: _What, bodies: _Bodies) -> b
 
 
 def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
-    """Cut the log and remove files: steps 3 and 4 of the module docstring."""
+    """Cuts the log and removes files: steps 3 and 4 of the module docstring."""
     layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
     begins = _begin(table, history)
     own = history.versions.get(snapshot.version)
@@ -415,7 +415,7 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
 
 
 def _begin(table: LogTable, history: _History) -> int:
-    """Cut the log, so that no remaining version holds the object. Returns the log's first version; 0: the log was not
+    """Cuts the log, so that no remaining version holds the object. Returns the log's first version; 0: the log was not
     cut.
     """
     if not history.begins:

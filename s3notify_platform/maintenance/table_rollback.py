@@ -126,7 +126,7 @@ def _facts(manifest: Manifest, slot: Slot) -> SlotFacts:
 
 
 def roll_back(table: LogTable, version: int) -> CommitResult:
-    """Roll the table back to `version`, which must be kept with all its files.
+    """Rolls the table back to `version`, which must be kept with all its files.
 
     The rollback is safe beside batches, and safe to repeat. `NotFoundError` names the oldest version that can be
     restored. `ConflictError`: a vacuum may be removing the version's files, or other writers won: try again later.
@@ -208,7 +208,7 @@ def _target(committer: Committer, version: int) -> Snapshot:
         ways = (
             f"the oldest version that can be restored is {oldest}"
             if oldest >= 0
-            else "no later one is either"
+            else "no later version is kept either"
         )
         raise NotFoundError(f"version {version} is not kept with all its files: {ways} ({error})") from error
     return found
@@ -231,8 +231,9 @@ def check_restorable(committer: Committer, target: Snapshot) -> None:
     """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one of the
     snapshot's files.
 
-    A vacuum keeps the files of versions that it does not cut off. A vacuum cuts the log below a mark that is older than
-    the longest run. The check assumes that a pass of a vacuum is shorter than the longest run.
+    A vacuum keeps the files of versions that it does not cut off. A vacuum cuts the log below a checkpoint that an
+    earlier pass marked longer ago than the longest run takes. The check assumes that a pass of a vacuum is shorter than
+    the longest run.
     """
     reader, run_ms = committer.reader, committer.max_run_seconds * 1000
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(reader.store, reader.layout.cuts)}

@@ -76,7 +76,7 @@ def tag_committed(
     progress: Progress = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Tagging:
-    """Set the source's `committed_tags` on the objects that were committed since the last pass.
+    """Sets the source's `committed_tags` on the objects that were committed since the last pass.
 
     `seconds`: after this time, the pass finishes its present slot, and ends. `objects`, `tags`, `platform`: stores to
     use instead of the source's own stores. `UsageError`: no `committed_tags`, or a bucket without versioning.
@@ -163,7 +163,7 @@ def tag_again(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Make the next pass check all committed objects of these slots again. Cost: 3 reads, and 1 write."""
+    """Makes the next pass check all committed objects of these slots again. Cost: 3 reads, and 1 write."""
     if (known := location.known(store=platform).read()[0]) is not None:
         _Done(Updates(location.records(platform), clock), known.table).drop(slots)
 
@@ -194,7 +194,7 @@ class _Pass:
     unavailable: list[UnavailableError] = field(default_factory=list)
 
     def tag(self, committed: Iterable[tuple[str, str]]) -> Counter[str]:
-        """Tag these objects; returns the number of objects by outcome."""
+        """Tags these objects; returns the number of objects by outcome."""
         outcomes = Counter(in_parallel(self._one, committed, REQUESTS_IN_FLIGHT))
         self.counts.update(outcomes)
         return outcomes
@@ -232,11 +232,11 @@ class _Done:
         self.note({})
 
     def note(self, reached: Mapping[Slot, int]) -> None:
-        """Record that these slots are tagged up to these generations. A later generation from another process stays."""
+        """Records that these slots are tagged up to these generations. A later generation that is recorded stays."""
         self._change(lambda known: known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()})
 
     def drop(self, slots: Iterable[Slot]) -> None:
-        """Forget these slots."""
+        """Forgets these slots."""
         dropped = {*slots}
         self._change(lambda known: {slot: n for slot, n in known.items() if slot not in dropped})
 

@@ -34,9 +34,9 @@ class Task(Protocol):
         ...
 
     def plan(self) -> Report:
-        """Report the work that `run` would do. Writes at most a probe object, to read the store's time."""
+        """Reports the work that `run` would do. Writes at most a probe object, to read the store's time."""
         ...
 
     def run(self) -> Report:
-        """Do the work and report it. An `S3NotifyError` names the part that failed, and the remedy."""
+        """Does the work and reports it. An `S3NotifyError` names the part that failed, and the remedy."""
         ...

@@ -1,20 +1,21 @@
 """Removes versions outside the retention, and files that no kept version names.
 
 Invariants
-    - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed.
-      The next commit of a run may name this file.
+    - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed,
+      because the next commit of a run may name this file.
     - Before files are removed, the vacuum creates a version that changes nothing. The commit request of a writer that
       has staged one of these files may still be in flight. Because of the new version, this request gets a conflict.
-    - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run takes. So no
-      reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
-      mark of the checkpoint that is named at this time. A later pass cuts below the newest mark that is old enough.
+    - The log is cut below a checkpoint that `_last_checkpoint` named longer ago than the longest run takes. So no
+      reader and no writer still uses earlier versions. `_last_checkpoint` does not show former checkpoints. So each
+      pass writes a mark, a small object, for the present checkpoint. A later pass cuts below the newest mark that is
+      old enough.
     - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
       first.
 
 | another writer, since the vacuum was planned | the vacuum's version |
 |---|---|
 | changed slots, let the schema grow, merged or removed packs | is committed on top; files that are named now stay |
-| is another engine whose version is adopted | is committed on top; files that are named now stay |
+| is another engine whose version is accepted | is committed on top; files that are named now stay |
 | is another engine whose version is refused | fails with an error, and no file is removed |
 
 Ages are measured by the store's clock, from a probe object that is written at the start.
@@ -91,7 +92,7 @@ def vacuum(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> VacuumReport:
-    """Do one pass over the whole table. The pass is safe beside batches, and beside another vacuum.
+    """Does one pass over the whole table. The pass is safe beside batches, and beside another vacuum.
 
     A dry run writes only the probe object. `UsageError`: the retention is shorter than the longest run.
     """
@@ -165,7 +166,7 @@ def _listed(reader: LogReader) -> _Log:
 
 
 def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: float) -> int:
-    """The log is cut below this version, which has a checkpoint and stays. 0: the log is not cut."""
+    """The version below which the log is cut. This version has a checkpoint, and stays. 0: the log is not cut."""
     marks = list_all(reader.store, reader.layout.cuts)
     settled = [int(meta.key.rsplit("/", 1)[1]) for meta in marks if meta.modified_ms < settled_ms]
     young = [version for version, meta in log.versions.items() if meta.modified_ms >= oldest_ms]
@@ -175,7 +176,7 @@ def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: fl
 
 
 def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
-    """Leave a mark of the present checkpoint. Marks below the newest mark that is old enough are removed."""
+    """Writes a mark for the present checkpoint. Marks below the newest mark that is old enough are removed."""
     layout, store = reader.layout, reader.store
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(store, layout.cuts)}
     settled = max((n for n, meta in marks.items() if meta.modified_ms < settled_ms), default=NO_VERSION)

@@ -21,9 +21,9 @@ class Acknowledgement:
     unchanged.
 
     `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the payload that the
-    sensor gave the chain. The chain of a batch of everything has a single child, not one for each slot. This child is
-    stamped after the last round. The same stamp adds the failed slots as new children, so that the failed slots are
-    requested again.
+    sensor gave the chain. The chain of a batch of everything has a single child (one piece of work), not one for each
+    slot. This child is stamped after the last round. The same stamp adds the failed slots as new children, so that the
+    failed slots are requested again.
     """
 
     clients: SourceClients
@@ -43,8 +43,8 @@ class Acknowledgement:
             note_writers(self.clients.backlog, self.opened.decision, unannounced=done.unannounced)
 
     def note_open(self, done: Round) -> None:
-        """See `Steps`. There is nothing to do: these slots stay open on the chain, and the sensor keeps failed
-        slots.
+        """See `Steps`. There is nothing to do: these slots stay open on the chain, and the sensor remembers
+        failed slots.
         """
 
     def settle(self, done: Round) -> None:

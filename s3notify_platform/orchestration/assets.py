@@ -1,7 +1,8 @@
 """The slot-partitioned assets of a source: one step that ingests, derives, commits and reports slot by slot.
 
-The assets are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's
-inputs from the run's range, and a scattered batch has no range. In one step, the assets also share one Spark session.
+The assets are one `multi_asset` because a batch's slots are scattered. If the assets were several steps, Dagster would
+resolve the partitions of their inputs from the run's range, and a scattered batch has no range. In one step, the assets
+also share one Spark session.
 """
 
 from collections import Counter

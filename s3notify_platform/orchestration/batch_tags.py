@@ -18,7 +18,8 @@ BATCH_SECONDS: Final = 30.0
 
 
 def tag_objects(context: dg.OpExecutionContext, io: SlotIOManager, *, seconds: float | None = None) -> None:
-    """Tags the objects that were committed since the last pass, and observes `{source}_summary` if there are any.
+    """Tags the objects that were committed since the last pass. If slots have changed, logs an observation of
+    `{source}_summary` with the numbers.
 
     `seconds`: the time after which the rest is left to the next batch or sweep. Cost: that of `tag_committed`.
     """

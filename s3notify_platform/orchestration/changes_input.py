@@ -116,9 +116,7 @@ def is_full(tags: Mapping[str, str]) -> bool:
 
 
 def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Mapping[str, Any] | None:
-    """The table version at which the last changes of the step's assets ended; None if one of these assets never got
-    changes.
-    """
+    """The table version up to which the step's assets have got changes; None if one of them never got changes."""
     found: list[Mapping[str, Any]] = []
     for each in keys:
         event = instance.get_latest_materialization_event(each)

@@ -52,8 +52,8 @@ def freshness(
     """The freshness of the source's table.
 
     `queue_seconds`: the age of the oldest entry, from a caller that has scanned the topic. Cost: 1 HEAD, and 1 LIST of
-    the keyspace if the root has moved. Uncommitted slots also cost the requests of `LogTable.newest`, and 1 HEAD for
-    each slot.
+    the keyspace if the root signal has changed. Uncommitted slots also cost the requests of `LogTable.newest`, and 1
+    HEAD for each slot.
     """
     if queue_seconds is None:
         with suppress(NotFoundError):  # nothing was ever announced
@@ -87,7 +87,7 @@ def freshness(
 
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
-    """By slot, the signal that the slot's last commit saw, read from the table."""
+    """For each slot, the signal that its last commit saw. The signals are read from the table."""
     try:
         found = io.source.table().newest()
     except CorruptError:  # no run can commit to this table

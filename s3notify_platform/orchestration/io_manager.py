@@ -6,8 +6,8 @@ returns is committed as one round in the same way (`handle_output`). An asset's 
 snapshot, as one DataFrame.
 
 The ingest step calls `commit` and yields no Output. Dagster stores the events of `handle_output` only at the end of
-`handle_output`. If the step yielded an Output, Dagster would mark all partitions of the run as made, including failed
-partitions.
+`handle_output`. If the step yielded an Output, Dagster would mark all partitions of the run as materialized, including
+failed partitions.
 """
 
 import json
@@ -73,7 +73,7 @@ _ABOUT_VALUES: Final = {
 _Settings = create_model(
     "_Settings",
     __base__=(Checked, dg.ConfigurableIOManager),
-    # `commit` is already the name of a method.
+    # The setting `commit` has another name here, because the IO manager has a method `commit`.
     **fields_of(settings_of(*SOURCE, TopicSizeSettings), renamed={"commit": "commit_mode"}),
 )
 """A model with one field for each setting of a source."""
@@ -104,8 +104,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Reads and writes the `DataFrame`s of one source by slot, and has the source's settings.
 
     `s3`: a `NamedS3`, or an `S3Resource` without access keys, because keys cannot be sent to Spark (`reach_of`).
-    `spark`: a `SlotSpark` or another resource with a `spark_session`. Sensors create the Spark resource too, so its
-    session should start on first use.
+    `spark`: a `SlotSpark` or another resource with a `spark_session`. Sensors create the Spark resource too,
+    but need no session, so the session should start on first use.
     """
 
     s3: dg.ResourceDependency[S3Resource]
@@ -211,8 +211,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         """Commits, reports and acknowledges the slots of a run, round by round. Fails at the end if slots failed.
 
         `run`: the facts about the run as a whole, to be reported. The order of steps is that of `commit_rounds`. A slot
-        that fails only in a derived table counts as done for the source. So the slot's next change is not delayed, and
-        automation makes the derived slot again.
+        that fails only in a derived table counts as done for the source. So the slot's next change is not delayed.
+        Dagster's automation makes the derived slot again.
 
         Requests of a round: those of `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
         that were not read completely also cost the requests of `SourceClients.ask_again`.
@@ -276,8 +276,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
         """The tags by which Dagster finds stale slots; empty if the code version is unknown.
 
-        For the input of a derived slot, the tags have a version but no event, because an event has no id before it is
-        stored.
+        For the input of a derived slot, the tags have the source's data version, but no id of the source's event: the
+        event gets its id only when it is stored.
         """
         if not result.made_by:
             return {}

@@ -182,7 +182,7 @@ class ManagedServices:
         """Looks at the runs of one service. Reports silent runs as failed, and requests a run if no run is alive.
 
         `before`: the state that the sensor's cursor holds; None at first. The first call requests nothing, because
-        Dagster must store the epoch before a run is requested under it.
+        Dagster must store the epoch before a run key contains it.
         """
         if before is None:
             first = ServiceState(epoch=unique_name(SYSTEM_CLOCK)[:8])

@@ -43,8 +43,8 @@ def slot_partitions(slots: int = SLOT_COUNT) -> dg.StaticPartitionsDefinition:
 class SlotBatch(dg.Config):
     """The exact slots of one run, in any combination.
 
-    Dagster itself requests one partition or a contiguous range. So the run of a sensor has no partition tag, and names
-    its slots here. If no slots are named here, the run covers the partitions that it was started with. A person sets
+    Dagster's tags name one partition or a contiguous range. So the run of a sensor has no partition tag, and names its
+    slots here. If no slots are named here, the run covers the partitions that it was started with. A person sets
     `choose`. The launchpad shows only `choose`, because it leaves out each field whose default comes from a factory.
     """
 

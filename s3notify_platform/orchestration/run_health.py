@@ -1,4 +1,4 @@
-"""Detects that a run's process is gone. A run that is killed while it starts has never sent a heartbeat.
+"""Detects that a run's process is gone, even if it was killed before the run's first heartbeat.
 
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
 has ended. This module also finds a run whose code server or supervisor was killed before the report.
@@ -67,7 +67,7 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
                 begun and status is WorkerStatus.NOT_FOUND
             )
         return isinstance(launcher, DefaultRunLauncher) and process_is_gone(instance, run)
-    except Exception:  # noqa: BLE001 - errors of any launcher: it does not know
+    except Exception:  # noqa: BLE001 - after an error of a launcher, the answer cannot be known
         return False
 
 

@@ -63,7 +63,7 @@ def watch(
     """Looks every `poll_seconds` until there is something to request, or until `WATCH_SECONDS` are over.
 
     Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch also ends the tick, because Dagster
-    must store the epoch before anything is requested under it.
+    must store the epoch before a run key contains it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
     tick = look(state)
@@ -91,8 +91,8 @@ def build_sensor(
     requests of `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # The purpose of an interval longer than Dagster's own is to save requests. So with such an interval, a tick polls
-    # only once.
+    # The purpose of an interval longer than Dagster's own is to save requests. So with a longer interval, a tick
+    # polls only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(

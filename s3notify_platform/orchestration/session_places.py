@@ -8,8 +8,8 @@ Dagster's own limits do not work without configuration. A pool has no limit unti
 its place in the pool. If sensors counted runs instead, several sensors could still request runs at the same moment,
 and would not see runs that a person launches.
 
-Warm workers take no place, because they keep their sessions for long. The supervisor limits the number of warm workers
-(`warm.Limits`).
+Warm workers take no place, because they would keep it as long as they run. The supervisor limits the number of warm
+workers (`warm.Limits`).
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Declared settings as fields of Dagster's models. The models are resources, and components that Dagster fills from
-YAML.
+"""Declared settings as fields of Dagster's models. The models are resources, and classes that Dagster fills from a
+component's YAML.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from s3notify_platform.local.attributes import as_text, is_expression
 
 
 class Checked(BaseModel):
-    """A model that refuses wrong names and values of settings with `UsageError`, and with the usual messages."""
+    """A model that refuses wrong names and values of settings with the `UsageError` of `values_in`."""
 
     def __init__(self, **given: Any) -> None:
         known: dict[str, Setting] = {}
@@ -78,10 +78,11 @@ class _FromYaml(Checked, dg.Resolvable):
 
 
 def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -> Any:
-    """A class with a field for each setting, which Dagster fills from YAML and shows with descriptions and choices.
+    """A class with a field for each setting. Dagster fills the fields from YAML, and shows them with descriptions and
+    choices.
 
-    A text that is not an expression is used exactly as written. Without this class, Dagster would turn "1_000" into the
-    number 1000.
+    A text without a Jinja expression is used exactly as written. Without this class, Dagster would turn "1_000" into
+    the number 1000.
     """
     fields: dict[str, Any] = {}
     for setting, (field, (annotation, info)) in zip(settings, fields_of(settings).items(), strict=True):

@@ -19,7 +19,8 @@ class SlotAsset:
     """A separate asset, which a function computes from the committed rows of a source's slots. `s3_slot_asset` makes
     it.
 
-    `code_version`: the declared version, or the function's fingerprint after the source's component has loaded it.
+    `code_version`: the declared version. If no version is declared, the source's component sets it to the function's
+    fingerprint.
     """
 
     name: str
@@ -32,7 +33,7 @@ class SlotAsset:
 def s3_slot_asset(
     *, source: str, name: str | None = None, owners: Sequence[str] = (), code_version: str = ""
 ) -> Callable[[Transform], SlotAsset]:
-    """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
+    """Makes a function `(DataFrame of committed rows) -> DataFrame` a slot-partitioned asset downstream of `source`.
 
     The function must keep the `_slot` column. The function gets the rows of the slots that a batch committed. The
     function's result replaces these slots of the slot asset's table. The function's import path must be under

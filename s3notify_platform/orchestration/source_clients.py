@@ -1,5 +1,5 @@
-"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. The creation of clients sends no
-request.
+"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. No request is sent when the
+clients are created.
 """
 
 import logging

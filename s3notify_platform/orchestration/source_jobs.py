@@ -17,8 +17,8 @@ def build_jobs(
     """The two jobs."""
     common: dict[str, Any] = {
         "selection": dg.AssetSelection.assets(slot_assets).without_checks(),
-        # The job has one step in one process: with a process for each step, Python and Spark's client would start
-        # twice.
+        # The job's one step runs in the run's process: a separate process for the step would start Python and Spark's
+        # client a second time.
         "executor_def": dg.in_process_executor,
         "tags": {**assets.run_tags, **assets.warm_tags},
     }

@@ -53,8 +53,8 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `requests`: by kind; `summary_spec` says which requests are counted. `objects_derived`: in a run that makes only
-    slot assets, from rows that are committed already, the number of objects of these slots; in other runs 0.
+    `requests`: by kind; `summary_spec` says which requests are counted. `objects_derived`: the number of
+    objects of the run's slots, if the run only makes slot assets from committed rows; 0 otherwise.
     """
 
     batch: str

@@ -2,10 +2,10 @@
 keeps a run of each service alive (`managed_services`).
 
 Only the sweep and the services need runs. If one part of a tick fails, the other parts are done nevertheless. The tick
-itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. A pass of the reconciler
-is short, and the code server, which evaluates sensors, keeps the reconciler's memory between passes. Changes of the
-queue, newly failing slots and newly stale slots are reported at most once a minute. When `sweep_cron` is due, the
-sensor requests the sweep: a run of the checks `complete` and `chains_settled`.
+itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. The reconciler needs no
+run: a pass is short, and the code server, which evaluates sensors, keeps the reconciler in memory between passes.
+Changes of the queue, newly failing slots and newly stale slots are reported at most once a minute. When `sweep_cron` is
+due, the sensor requests the sweep: a run of the checks `complete` and `chains_settled`.
 
 Freshness. The queue is fresh while no change has waited for more than half of `fresh_seconds`. While the queue is
 fresh, the asset `{source}_queue` is materialized at least once in `beat_seconds`: a fifth of `fresh_seconds`, or a
@@ -49,7 +49,7 @@ from s3notify_platform.table.snapshot import Snapshot
 
 RECONCILE_SECONDS: Final = 30
 OBSERVE_SECONDS: Final = 60
-"""Seconds between two looks at queue and table, which cost more than a pass of the reconciler."""
+"""Seconds between two looks at queue and table. A look costs more than a pass of the reconciler."""
 
 TOPICS_MAX: Final = 20
 """Maximum number of topics that are observed."""
@@ -90,7 +90,8 @@ def build_upkeep(
     assets: SourceAssets, checks: dg.AssetChecksDefinition, sweep_cron: str, services: ManagedServices
 ) -> dg.SensorDefinition:
     """The sensor `{source}_upkeep`."""
-    # Dagster's UI does not list jobs of this prefix: Dagster makes such a job for each sensor of an asset selection.
+    # Dagster's UI does not list jobs whose names have this prefix. Dagster itself gives the prefix to the job that it
+    # makes for each sensor of an asset selection.
     sweep = dg.define_asset_job(
         f"{ANONYMOUS_ASSET_JOB_PREFIX}_{assets.name}_upkeep", selection=dg.AssetSelection.checks(checks)
     )
@@ -222,7 +223,8 @@ class _Seen:
     def loads(text: str | None) -> "_Seen":
         try:
             return _CURSOR.validate_json(text or "{}")
-        except ValidationError:  # the facts are reported again, and the runs of the services are still found
+        except ValidationError:
+            # With an empty cursor, all facts are reported again. The runs of the services are still found.
             return _Seen()
 
     def dumps(self) -> str:

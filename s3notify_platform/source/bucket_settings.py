@@ -23,7 +23,7 @@ These credentials never leave this process.
 
 
 def bucket_of(values: Mapping[str, Any], keys: Keys | None = None) -> S3Config:
-    """Returns the bucket that is read. `keys` sign the bucket's requests in place of the configured credentials."""
+    """Returns the bucket that is read. `keys` sign requests to it in place of the configured credentials."""
     return S3Config(bucket=values["bucket"], **given_of(values, S3Settings), **(keys or {}))
 
 
@@ -42,7 +42,7 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
 
 
 def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings; a `commit` in object_store's form becomes `dynamodb`.
+    """Returns the settings. A `commit` in the form of object_store (`LEASE_FORM`) is replaced by `dynamodb`.
 
     The DynamoDB table and the timeout in such a `commit` become settings, too. Raises `UsageError` if other settings
     have another lease table or another timeout.

@@ -43,7 +43,7 @@ class TableSettings:
             "conditional writes. Use one table per bucket for all its writers, including object_store up to 0.12. "
             "A lease cannot cancel a write: a write that is in flight for longer than lease_timeout_seconds × "
             "lease_max_clock_skew_rate may overwrite the object of the next writer. After a writer is killed, the "
-            "next one waits that long"
+            "next writer waits for this product of the two settings"
         ),
     ] = None
 
@@ -58,9 +58,9 @@ class LeaseTimeSettings:
     lease_timeout_seconds: Annotated[
         float,
         About(
-            "How long a writer may write under one lease: a write starts in the first half, and a response is "
-            "awaited for a quarter. Raise it for slow stores; after a writer is killed, the next one then waits "
-            "longer",
+            "How long a writer may write under one lease. A write starts in the first half of this time, and its "
+            "writer waits for a response for a quarter of this time. Raise the value for slow stores. After a "
+            "writer is killed, the next writer then waits longer",
             unit="seconds",
             minimum=0.001,
         ),

@@ -175,7 +175,8 @@ class Location(LocationSettings):
         return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
-        """Opens the table, for callers that do not know the table's bucket and prefix settings.
+        """Opens the table, for callers that know only the `Location`, and not the bucket and prefix that the source
+        reads.
 
         The docstring of the function `open_table` says which tables are refused. Raises `UsageError` if the table has
         another number of slots. Cost: the requests of `LogTable.newest`.

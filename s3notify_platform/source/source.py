@@ -198,7 +198,8 @@ class Source:
     def kinds(self) -> dict[str, Callable[[FollowJobs], Kind]]:
         """The kinds of the source's derived tables, by asset.
 
-        Each value is a function that takes the table's jobs and returns the kind.
+        Each value is a function that takes the jobs that update the table, and returns the table's kind: newest rows,
+        or clustered rows.
         """
         found: dict[str, Callable[[FollowJobs], Kind]] = {}
         if (latest := self.latest) is not None:

@@ -2,7 +2,7 @@
 transform makes.
 
 The table version that commits the first rows pins the schema. If another run has pinned a schema in the meantime, this
-run adds its columns to the pinned columns. If the two runs chose different types for a column, the later run gets a
+run adds its own columns to the pinned columns. If the two runs chose different types for a column, the later run gets a
 conflict, and plans again.
 """
 

@@ -187,7 +187,8 @@ class ContinuousIngest:
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
         """Decides how to find the changes in these slots. `rescans`: the backlog, read after the poll. `unqueued`: one
-        of the signals is from an unqueued writer. Cost: 1 request; none if the decision is to follow a known topic.
+        of the signals is from an unqueued writer. Cost: 1 request; none if the decision is to read the entries of a
+        known topic.
         """
 
         def decided() -> Decision:
@@ -218,7 +219,7 @@ class ContinuousIngest:
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
         """Does the work of `take` after a decision of `decided`. `segments`: the slots' segments, if they were already
-        read. `beside` runs tasks that return the quota of removed entries.
+        read. `beside` runs tasks that free the space of removed entries in the queue.
         """
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
@@ -352,7 +353,9 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """True if the last decision was to follow entries. The next step then reads the entries before its decision."""
+        """True if the last decision was to read the topic's entries. Then the next step reads the entries before its
+        decision.
+        """
         self._untagged = 0
         self._advanced = False
         """True if the derived tables were updated since the start."""

@@ -120,7 +120,7 @@ def staged_frame(
 
 
 class _Base:
-    """A derived table, the snapshot on which its slots are replaced, and the version of the function's code."""
+    """A derived table, its snapshot before the commit, and the version of the function's code."""
 
     def __init__(self, source: Source, asset: str, table: LogTable, snapshot: Snapshot, code: str) -> None:
         self.source, self.asset, self.table, self.snapshot, self.code = source, asset, table, snapshot, code
@@ -135,8 +135,8 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """Returns the staged table. Its `commit` calls the given `commit`, and reports all other slots of `slots` as
-        unchanged.
+        """Returns the staged table. Its `commit` calls the given `commit`. Slots of `slots` for which this call returns
+        no result are reported as unchanged.
         """
 
         def run() -> Results:

@@ -100,7 +100,9 @@ class SparkFollowJobs(FollowJobs):
         return newest_of(rows.cast(output))
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
-        """See `FollowJobs`. All rows are shuffled once, by ranges of the columns; a task sorts each range."""
+        """See `FollowJobs`. All rows are shuffled once, by ranges of values in the clustering columns; a task sorts
+        each range.
+        """
         if _size(snapshot) <= SMALL_BYTES:
             return self._small.clustered(clustered, snapshot, label)
         source, name = self._source, self._asset
@@ -123,7 +125,7 @@ class SparkFollowJobs(FollowJobs):
         return [pack for each in found for pack in pickle.loads(each)]  # noqa: S301 - our own tasks made it
 
     def _keyed(self, latest: Latest, snapshot: Snapshot) -> DataFrame:
-        """Returns all rows in the form for the shuffle, made by `Latest.keyed`."""
+        """Returns all rows, converted by `Latest.keyed` for the shuffle."""
         return self._frame(latest, snapshot, latest.keyed)
 
     def _frame(self, latest: Latest, snapshot: Snapshot, shape: _Shape) -> DataFrame:

@@ -43,7 +43,7 @@ class IngestSteps:
         )
 
     def ask_again(self, slots: Iterable[Slot]) -> None:
-        """See `Steps`. The signals move, so that each process sees that there is work."""
+        """See `Steps`. The slots' signals move, so that each process sees that the slots need work."""
         ask_again(self.source.location, slots, listing=False, clock=self.clock)
 
     def note_writers(self, done: Round) -> None:

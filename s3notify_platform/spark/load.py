@@ -62,7 +62,7 @@ def frame_of(
     shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     shaped: StructType | None = None,
 ) -> DataFrame:
-    """Returns the rows of these shares with these columns, with one task for each share.
+    """Returns the rows of `shares` with these columns. One task reads each share, a part of the table's packs.
 
     `shape`: converts each batch of rows to the columns `shaped`.
     """

@@ -80,8 +80,8 @@ COUNTERS_KNOWN = 4096
 
 _LIVE, _DEAD = b"live", b"-"
 _LIVE_BYTES_MIN = len(b"1 live \n") + 32
-"""Size of the smallest live record. A tombstone is smaller, so the sizes in a LIST distinguish tombstones from live
-records.
+"""Size of the smallest object that is not a tombstone. Tombstones are smaller, so they are recognised by the sizes in a
+LIST.
 """
 
 

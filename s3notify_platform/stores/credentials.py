@@ -78,7 +78,7 @@ class _LookedUpAgain(Credentials):
             try:
                 self._latest = _found(self._access, self._clock) or self._latest
             except (BotoCoreError, UsageError):
-                pass  # the old keys stay: the file may be half written; the service refuses invalid keys
+                pass  # the file may be half written, so the old keys stay in use; the service refuses invalid keys
             finally:
                 self._until = self._clock.monotonic() + CREDENTIALS_SECONDS
                 self._looking.release()
@@ -90,7 +90,7 @@ def _found(access: Access, clock: Clock) -> Any:
     if access.role_arn is None or own is None:
         return own
     if not isinstance(own, RefreshableCredentials):
-        # A later renewal of the role's keys needs the assuming user's keys as they are at that time.
+        # When the role's keys are renewed later, the user that assumes the role may have other keys by then.
         own = _LookedUpAgain(replace(access, role_arn=None, external_id=None), clock, own)
     create = partial(botocore.session.get_session().create_client, region_name=access.region)
     about = {"RoleSessionName": "s3notify"} | (

@@ -38,7 +38,7 @@ class Place:
 
 
 def place_of(url: str) -> Place:
-    """The parts of a URL. `UsageError` if the URL's scheme is no kind of store, or if the URL has no bucket."""
+    """The parts of a URL. `UsageError` if the URL's scheme names no kind of store, or if the URL has no bucket."""
     found = urlsplit(url)
     scheme = _ALIASES.get(found.scheme, found.scheme)
     if scheme not in KINDS or not found.netloc:

@@ -1,4 +1,5 @@
-"""One SQS queue as a `ports.MessageQueue`, by boto3. Each request is sent once; failed messages are returned.
+"""One SQS queue as a `ports.MessageQueue`, by boto3. Each request is sent only once. `delete` and `hide` return
+the messages for which their request failed.
 
 Every operation here may be repeated. If an answer is lost, the only effect is that a message arrives again, or later.
 SQS always delivers at least once, and in no particular order.
@@ -85,7 +86,7 @@ class SqsQueue(SdkUser["SQSClient"]):
         return int(json.loads(policy)["maxReceiveCount"]) if policy else None
 
     def _in_batches(self, call: str, messages: Sequence[Message], **extra: int) -> tuple[Message, ...]:
-        """The messages for which the call failed."""
+        """Calls SQS for all messages, `BATCH` in one request. Returns the messages for which the call failed."""
         send = partial(getattr(self.client, call), QueueUrl=self.config.queue_url)
         left: list[Message] = []
         for start in range(0, len(messages), BATCH):

@@ -3,7 +3,7 @@
 The check covers these points, for rows and for rejects:
 
     - Each version follows the version before it.
-    - Each live file exists, and has as many rows as the log says.
+    - Each file that the snapshot names exists, and has as many rows as the log says.
     - Each object has as many rows as its state says, and no row occurs twice. The rows have the ETag that the state
       says, and are in packs with the labels that the state says.
     - The counts of each slot are the sums over the states of the slot's objects.
@@ -136,7 +136,7 @@ def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
 
 
 def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
-    """Yields the problems of a derived table's slots."""
+    """Yields the problems of the slots in the table of a slot asset."""
     counts: Counter[int] = Counter()
     for pack in snapshot.packs.values():
         with suppress(CorruptError):  # the check of the files reports the damaged pack
@@ -152,7 +152,7 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
         if counts[slot] != said:
             yield f"slot {slot} has {counts[slot]} rows, but the manifest says {said}"
     if snapshot.manifest.states.files or snapshot.manifest.states.inline or snapshot.manifest.rejects:
-        yield "a derived table must have neither states of objects nor rejects"
+        yield "the table of a slot asset must have neither states of objects nor rejects"
 
 
 def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:

@@ -6,22 +6,22 @@ Steps
     2. Write the proposal's files, and the manifest under a fresh number `n`.
     3. Create version v + 1 by a conditional write (`conditional_commit`: by the store's preconditions, or under a
        lease).
-    4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
-       snapshot. Begin again, too, if the change needs a file that `erase` has removed. A command that rewrites the
-       table may lose to other writers again and again. Such a command then holds the table (`Known.held`). Other
-       writers wait until the command releases the table. Each of these writers waits before its first attempt, its
-       third attempt, and each later attempt.
+    4. If another writer has created version v + 1, wait a little, read the versions that are new, and begin again with
+       the newest snapshot. Begin again, too, if the change needs a file that `erase` has removed. A command that
+       rewrites the table may lose to other writers again and again. Such a command then holds the table (`Known.held`).
+       Other writers wait until the command releases the table. Each writer checks whether a command holds the table
+       before its first attempt, its third attempt, and each later attempt.
     5. Record the version in `known`. Write a checkpoint if the last checkpoint is far behind.
 
 Invariants
-    - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted
-      here, because an attempt in doubt may have been applied.
+    - Only step 3 makes anything visible. No version names the files of a failed attempt. But these files are not
+      deleted here, because it may be unknown whether the attempt has failed.
     - Each attempt has a new `n`. So if a version in the log has this `n`, this attempt created the version.
     - No version is created below the newest version. Without a check, a process that slept while vacuum cut the log
       (removed old versions) could create one of the removed versions again. So no commit builds on a snapshot that is
-      older than half of the longest run. A version that was written late counts only if there is no newer checkpoint
-      and no newer known version. Otherwise the writer plans its change again. The new plan shows whether the change was
-      committed.
+      older than half of `MAX_RUN_SECONDS`. If a version was written after this time, it counts only if there is no
+      newer checkpoint and no newer known version. Otherwise the writer plans its change again. The new plan shows
+      whether the change was committed.
     - If `known` has another `n` for a writer's version, another writer has replaced this version. A version can be
       replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
@@ -107,8 +107,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """Creates the versions of one table. The class is thread-safe: changes that wait at the same time become one
-    version.
+    """Creates the versions of one table. Changes that wait at the same time become one version. Thread-safe.
 
     `leases`: True if `commits` works by leases. `at_once`: the largest number of requests in flight. `together`: the
     group commit that all committers of this table in a process share. One committer commits all waiting changes.
@@ -216,7 +215,7 @@ class Committer:
         return self._newer(replace(base, known=known, record=record))
 
     def _newer(self, base: Snapshot) -> Snapshot:
-        """Returns `base` with the later versions. If the log was cut meanwhile, the table is opened again."""
+        """Returns the newest snapshot: adds later versions to `base`, or opens the table again if the log was cut."""
         try:
             return self.reader.forward(base)
         except OtherLogError:

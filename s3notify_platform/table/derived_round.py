@@ -1,9 +1,10 @@
-"""A round of a derived slot table, as a change. The round replaces all rows of each of its slots.
+"""A round of a derived slot table (the table of a slot asset), as a `Change`. The round replaces all rows of its slots.
 
 A derived slot table has a log like its source's table, but neither states of objects nor rejects. The first column of
 the table is `_slot`. The rows need no other columns of the platform. For each slot, the manifest has the version of the
-source's table from which the slot's rows were made. So a crash between the commits to the source's table and to the
-derived table is detected. The rows of the slot are then made again.
+source's table from which the slot's rows were made. After a crash between the commits to the source's table and to the
+derived table, this version is older than the slot's last change in the source's table. The rows of the slot are then
+made again.
 
 | another writer, since the round was planned | the round |
 |---|---|
@@ -12,7 +13,7 @@ derived table is detected. The rows of the slot are then made again.
 | made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
 | merged or replaced a pack that has rows of the round's slots | removes these rows from the new packs |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
-| gave a column another type than the round | leaves out the slots with new rows: a conflict |
+| gave a column another type than the round | leaves out the slots with new rows, as a conflict |
 | began the table again, under another id | commits nothing |
 
 Packs are small (`DERIVED`). So the replacement of one slot writes at most `MAX_OTHERS` bytes besides the slot's own
@@ -124,7 +125,7 @@ class Replacement:
         if self.metadata is None:
             return None, None
         schema = united(base.metadata.schema, self.metadata.schema)
-        if schema is None:  # the remaining slots have no rows
+        if schema is None:  # the slots with rows were left out
             return None, None
         properties = both_sources(base.metadata.configuration, self.metadata.configuration)
         metadata = replace(base.metadata, schema=schema, configuration=properties)

@@ -60,7 +60,7 @@ version of the source exceeds a limit, the derived table is rebuilt.
 """
 
 CONFLICTS: Final = 6
-"""A call fails if other writers are first more often than this."""
+"""A call of `follow` fails if other writers are first more than this number of times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Step:
 
     @property
     def follows(self) -> Followed:
-        """The version of the source from which the table is made after the step."""
+        """The version of the source to which the step advances the table."""
         return Followed(table=self.target.table, version=self.target.version)
 
     @property
@@ -176,8 +176,8 @@ class _TooMuchError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class FollowResult:
-    """The table after the call. `version`: the table's version, or -1 without a table. `source`: the version of the
-    source from which the table is made.
+    """The table after the call. `version`: the table's version, or -1 if there is no table. `source`: the version of
+    the source from which the table is made.
 
     `changed`: the number of changed rows or keys, as the kind counts them. `rebuilt`: the reason why the table was
     rebuilt, or "" if it was not rebuilt.

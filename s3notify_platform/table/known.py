@@ -12,7 +12,7 @@ Invariants
     - If the log has another `n` for the known version, the known version was replaced. The cause is a writer whose
       lease had ended, or a log that was restored from a backup.
     - If a table begins again, its version numbers are used again. So the table gets a new id, and the record keeps a
-      list of its former ids.
+      list of the table's former ids.
 
 `read` costs 1 read. `note` costs 1 write, and 1 read and 1 write more for each other writer that was first.
 """
@@ -62,7 +62,7 @@ def known_key(platform_prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The settings of a table that cannot change. With other values, the table would be another table."""
+    """The unchangeable settings of a table. A table with other values is another table."""
 
     bucket: str
     prefix: str
@@ -94,9 +94,9 @@ class Known:
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
     bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: the
-    newest version when a person last confirmed withdrawals, or -1. If the last change of a slot is not newer than this
-    version, the slot may lose any number of objects. `rewriting`: `migrate` is removing the former table's objects.
-    `held`: the command (`s3notify {held}`) that rewrites the table while other writers wait, or "" if no writer waits.
+    newest version when a person last confirmed withdrawals, or -1. A slot that has not changed since this version may
+    lose any number of objects. `rewriting`: `migrate` is removing the former table's objects. `held`: the command
+    (`s3notify {held}`) that rewrites the table while other writers wait, or "" if no writer waits.
     """
 
     table: str

@@ -141,11 +141,11 @@ class TableLayout:
 
     @property
     def cuts(self) -> str:
-        """Prefix of vacuum's marks. A mark is written when vacuum first finds the mark's checkpoint in
+        """Prefix of vacuum's marks. Vacuum writes a mark for a checkpoint when it first finds the checkpoint in
         `_last_checkpoint`.
         """
         return f"{self.own}cut/"
 
     def cut(self, version: int) -> str:
-        """Returns the key of the mark of one checkpoint."""
+        """Returns the key of the mark for the checkpoint of this version."""
         return f"{self.cuts}{version:020d}"

@@ -33,7 +33,7 @@ class SlotFacts:
 
     `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: objects with a
     state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that are in quarantine as a
-    whole. `pending`: objects whose reading continues or is repeated. `signal`: the first digits of the signal's ETag
+    whole. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag
     that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
     of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
     objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must be read

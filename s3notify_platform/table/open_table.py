@@ -225,7 +225,8 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     `backlog` makes later batches compare every slot with a listing of the bucket. The source's runs must be stopped
     before the call. The call may be repeated. Until a call has succeeded, the table is refused.
 
-    Requests: 1 LIST, 1 DELETE for each version beyond a gap, and the requests of `LogReader.open` and of a commit.
+    Requests: 1 LIST, 1 DELETE for each version after a missing version, and the requests of `LogReader.open` and of a
+    commit.
     """
     reader = committer.reader
     known, _ = reader.known.read()
@@ -249,7 +250,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
 
 
 def _remove_beyond(reader: LogReader, version: int) -> None:
-    """Removes the versions and checkpoints beyond a gap, newest first."""
+    """Removes the versions and checkpoints after `version`, newest first."""
     layout = reader.layout
     beyond: dict[str, int] = {}
     for meta in list_all(reader.store, layout.log):

@@ -80,7 +80,7 @@ def is_same(one: TableSchema, other: TableSchema | None) -> bool:
 def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
     """Returns the table's schema, extended by the columns of `rows`, and with `source` as the parsing schema. Pure.
 
-    `UsageError`: a column of `rows` contradicts the table, or the schema exceeds the limits.
+    `UsageError`: a column of `rows` has another type in the table, or the schema exceeds the limits.
     """
     check_size(source)
     if known is not None:
@@ -143,7 +143,7 @@ class _Room:
     bytes: int
 
     def take(self, column: Any) -> bool:
-        """Counts one more column, and returns False if there is no room for it. Fields inside the column's type are
+        """Counts one more column if the limits allow it. Otherwise returns False. Fields inside the column's type are
         counted separately.
         """
         size = len(json.dumps(column | {"type": _kind(column["type"]) or column["type"]})) + _NESTED_BYTES
@@ -203,9 +203,9 @@ def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
     """Returns the schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
     A field that both schemas have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the
-    field. Spark ignores case. So if a new name differs from another name only in case, the field is left out. If
-    `strict` is set, `UsageError` is raised instead. If `bounded` is set, fields that would make the schema too large or
-    too deep are left out.
+    field. Spark ignores the case of names. So if a new name differs from another name only in case, the field is left
+    out, or `UsageError` is raised if `strict` is set. If `bounded` is set, fields that would make the schema too large
+    or too deep are left out.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)

@@ -1,9 +1,9 @@
 """Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, a retry reads these
 records and objects again.
 
-There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
-packs of these records. *Failing objects* could not be read completely. The state of a failing object has the reason,
-and the traceback of an unforeseen error.
+There are two kinds of entries. *Rejected records* belong to objects whose other records are committed. The manifest
+names the packs of these records. *Failing objects* could not be read completely. The state of a failing object has the
+reason, and the traceback of an unforeseen error.
 
 After a fix, `retry` requests a new read of objects, by the steps of `reread`. If an object was read up to some offset,
 the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an object stays
@@ -43,7 +43,7 @@ from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 PENDING_MAX: Final = 100_000
-"""The largest number of objects of one slot whose next read may be pending."""
+"""The largest number of objects of one slot that may be pending at the same time."""
 
 REQUEST_MAX: Final = 200_000
 """The largest number of failing objects and rejects in slots that are processed together."""
@@ -146,7 +146,7 @@ class Retried:
         return self.failing + self.rejected
 
 
-# Looking
+# Examination
 
 
 def reasons_of(table: LogTable, slots: Iterable[Slot]) -> list[ReasonCount]:
@@ -376,7 +376,7 @@ def _added(parts: Iterable[Retried]) -> Retried:
     )
 
 
-# Both
+# For examination and retry
 
 
 def _together(manifest: Manifest, slots: Iterable[Slot]) -> Iterator[list[Slot]]:

@@ -156,7 +156,7 @@ class _Share:
         return self.pack.slots, self.pack.since, self.pack.path
 
     def part(self, start: float, end: float) -> PackPart:
-        """Returns the part of the pack between two weights, which count from the pack's beginning."""
+        """Returns the part of the pack that has the wanted bytes from number `start` to number `end`."""
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
@@ -169,8 +169,8 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """Returns the position in the pack before which `weight` bytes are wanted. All slots in the
-        pack's range are assumed to be equally large.
+        """Returns the position in the pack before which `weight` bytes are wanted. The estimate assumes that all slots
+        in the pack's range are equally large.
         """
         if self.slots is None:
             return int(weight)

@@ -3,8 +3,8 @@
 Steps
     1. Commit one version with the request for all slots. A retry (`quarantined`) marks the states of objects (`again`).
        A backfill marks slots (`backfill`): all objects whose rows were planned before this version must be read again.
-    2. Change the slots' signals, with the mark of queued changes, so that no listing follows. Then change the root. So
-       the next batch reads these slots.
+    2. Change the slots' signals, and then the root. So the next batch reads these slots. No listing follows, because
+       the signals say that the changes are queued.
     3. The batch reads the requested objects even if their ETags are unchanged. The version that the batch commits
        removes the request.
 
@@ -110,7 +110,7 @@ class _Backfill:
             slot: replace(facts, backfill=base.version + 1)
             for slot, facts in left.items()
             if slot not in own
-            and facts.backfill != facts.generation  # if equal, the slot's last change was this request
+            and facts.backfill != facts.generation  # if equal, the slot's last change was such a request
         }
         if not asked:
             return None

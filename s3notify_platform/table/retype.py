@@ -414,7 +414,7 @@ def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Tra
 def retyped(
     table: LogTable, base: Snapshot, wanted: Wanted, *, track: Track = untracked
 ) -> tuple[CommitResult, Retype]:
-    """Gives the columns their new types, on top of the newest version. Also returns the change.
+    """Gives the columns their new types, on top of the newest version. Returns the commit's result and the change.
 
     The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or the
     change would lose values. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the

@@ -1,23 +1,23 @@
-"""A round of a batch as a change of the table, on top of the newest version.
+"""A round of a batch, as a `Change` on top of the newest version.
 
 | another writer, since the round was planned | the round |
 |---|---|
 | changed other slots | is committed on top of that version |
-| changed a slot of the round | leaves out this slot, with its rows, rejects and states: a conflict |
+| changed a slot of the round | leaves out this slot, with its rows, rejects and states, as a conflict |
 | erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
 | replaced a pack from which the round withdraws rows | withdraws these rows from the new packs |
 | merged packs or state files that the round also merges | merges the new packs, and merges no state files |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
-| gave a column another type or parsing type than the round | leaves out slots with new rows or rejects: a conflict |
+| gave a column another type or parsing type than the round | leaves out slots with new rows or rejects, as a conflict |
 | began the table again, under another id | commits nothing |
 
 A small slot shares packs with other slots. If a round leaves out a small slot, the packs are rewritten without the rows
 of this slot.
 
-All changes follow from the states of objects. If the new state of an object does not continue the earlier state (same
-ETag and first label), the object's earlier rows are withdrawn. The counts of a slot change by the difference between
-its new and its earlier states. If the number of withdrawn rows differs from the number in the states, the slot is
-damaged, and only this slot fails.
+All changes follow from the states of objects. If the new state of an object has the same ETag and the same first label
+as the earlier state, the object's earlier rows stay. Otherwise these rows are withdrawn. The counts of a slot change by
+the difference between its new and its earlier states. If the number of withdrawn rows differs from the number in the
+states, the slot is damaged, and only this slot fails.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -200,8 +200,8 @@ class RoundChange:
             if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
         }
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
-            # A table cannot have rows of both types. Records that were rejected with the old type may be valid with the
-            # new type.
+            # A table cannot have rows of both types. Slots with rejects are left out, too, because these records may be
+            # valid with the new type.
             moved |= {Slot(slot) for pack in (*self.rows, *self.rejects) for slot in pack.slots}
         return dict.fromkeys(moved, CONFLICT)
 

@@ -66,8 +66,8 @@ version's time, and the reason of the change.
 
 
 def with_changes(table: pa.Schema) -> pa.Schema:
-    """Returns the columns of a table, and `CHANGE_COLUMNS`. `UsageError`: the table has a column of the same name.
-    Pure.
+    """Returns the columns of a table, and `CHANGE_COLUMNS`. `UsageError`: the table has a column with one of these
+    names. Pure.
     """
     if taken := sorted({*CHANGE_COLUMNS.names} & {*table.names}):
         raise UsageError(
@@ -101,8 +101,8 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # An erasure has deleted the files that this version removed. In this version, only erased objects lost
-            # rows. So the feed takes the files of this version as its new base.
+            # This version is an erasure, which has deleted the files that the version removes from the table. Only
+            # erased objects lost rows in this version. So the feed searches for later losses in this version's files.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
@@ -264,7 +264,7 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Takes the files of the last added version as the new base."""
+        """Makes `left` begin with the files of the version that was added last, instead of the first version."""
         self.left.clear()
         self._added.clear()
 

@@ -175,8 +175,8 @@ class LogReader:
         )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
-        """Returns `snapshot` with the later versions. If the log was replaced, the table is read cold. Raises the
-        errors of `open`.
+        """Returns the newest snapshot: adds the later versions to `snapshot`, or reads the table cold if the log was
+        replaced. Raises the errors of `open`.
         """
         asked_at = self.clock.monotonic()
         asks: list[Callable[[], Any]] = [lambda: self._since(snapshot), self.known.read]
@@ -187,7 +187,7 @@ class LogReader:
         try:
             found = self._onto(current, self._all_stored(since))
             if self.missing(known, found.version, found.table, found.lineage):
-                # `known` may have been read after the versions.
+                # If `known` was read after the list, it may name a version that the list does not have.
                 found = self.forward(found)
         except OtherLogError:
             return self.open()
@@ -209,7 +209,7 @@ class LogReader:
         return range(snapshot.version + 1, snapshot.version + len(listed))
 
     def forward(self, snapshot: Snapshot) -> Snapshot:
-        """Returns the snapshot with the later versions. The age of the snapshot stays the same.
+        """Returns the newest snapshot: adds the later versions to `snapshot`. The age of the snapshot stays the same.
 
         Cost: 1 GET for each later version, 1 GET for the version that does not exist yet, and 1 GET for the manifest.
         `OtherLogError`: the log was cut meanwhile.
@@ -293,7 +293,7 @@ class LogReader:
             try:
                 base, versions = self._parts(below=base)
             except OtherLogError:
-                break  # the versions before `base` were examined before the log was cut
+                break  # the missing versions were examined before they were removed
             state = LogState() if base == NO_VERSION else self._checkpoint(base)
         found = self._all_stored(versions)
         state = self._after(state, found)

@@ -185,7 +185,7 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
 
 
 def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
-    """Seconds until all calls are done. They begin at the same time, and exactly one of them gets `Acked`."""
+    """Seconds until all calls are done. The calls begin at the same time, and exactly one call gets `Acked`."""
     gate = threading.Barrier(len(calls) + 1)
 
     def work(call: Callable[[], StampOutcome]) -> StampOutcome:

@@ -7,9 +7,9 @@ clustered table, which is compacted once at the end.
 The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
 including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
 
-Two figures show the price of another order in the source's own table: finding the rows of one slot, and finding the
-rows of one object, as an overwrite must. DuckDB reads the source's table and the clustered table, and skips files and
-row groups by their statistics.
+Two figures show what it would cost if the source's own table had the order of the clustered table: finding the rows of
+one slot, and finding the rows of one object, as an overwrite must. DuckDB reads the source's table and the clustered
+table, and skips files and row groups by their statistics.
 """
 
 import os
@@ -232,7 +232,7 @@ def _asked(query: Query, config: S3Config, prefix: str, where: str) -> Answer:
 
 
 def _in_process(query: Query, prefix: str, where: str, endpoint_url: str) -> int:
-    """The query in a process whose environment has the credentials."""
+    """Runs the query in this process, whose environment has the credentials."""
     keys = {"access_key_id": os.environ[KEY_ID], "secret_access_key": os.environ[SECRET]}
     return query(prefix, where, S3Config(bucket=BUCKET, endpoint_url=endpoint_url, **keys))
 

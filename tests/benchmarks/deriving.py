@@ -3,8 +3,8 @@
 
 The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
 commit these objects as if they had been read. The asset has the eight columns of the records, and keeps nine of ten
-rows. Before each count, one object in each of the slots changes. The results also have the size of the necessary work:
-the rows of these slots in the asset's table. The alternative is to build all slots again.
+rows. Before each count, a new object is added to each of these 1 or 500 slots. The results also have the size of the
+necessary work: the rows of these slots in the asset's table. The alternative is to build all slots again.
 
 Requests and bytes are measured in a pass through a proxy; seconds are medians of other passes, in a running session.
 """
@@ -135,7 +135,7 @@ class Lake:
     def some(self, count: int) -> Iterator[list[Slot]]:
         """Yields one list of slots after another. Each list has this number of slots, which are drawn at random.
 
-        A slot that was built in an earlier pass has a small file of its own.
+        A slot may be drawn again in a later pass. Since its last build, such a slot has a small file of its own.
         """
         while True:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))

@@ -40,7 +40,7 @@ class Seconds(float):
     """Seconds by the clock. `server`: CPU seconds of the servers among the descendants of this process. `cpu`: CPU
     seconds of this process and of its other descendants.
 
-    `cpu` and `server` are 0 if their sum is less than `TOLD`, because they are counted in ticks of 10 ms.
+    `cpu` and `server` are 0 if their sum is less than `TOLD`, because ticks of 10 ms do not measure such small values.
     """
 
     cpu: float = 0.0

@@ -169,7 +169,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
 
 @contextmanager
 def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
-    """The source, reached through a proxy that adds a round trip to each request; and the proxy's answers."""
+    """Yields the source behind a proxy that adds a round trip to each request, and the answered requests."""
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # makes concurrent requests overlap
         seen = with_settings(

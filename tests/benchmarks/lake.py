@@ -156,7 +156,9 @@ def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
-    """Commits the objects of these slots as if they had been read: only states, no rows. Each version has 100 slots."""
+    """Commits the objects of these slots as if they had been read: only states, no rows. Each version of the table
+    commits 100 slots.
+    """
     table, base = source.table(), source.open_table().snapshot
     assert base is not None
     for first in range(0, len(versions), SLOTS_A_VERSION):

@@ -47,7 +47,7 @@ BURST_SECONDS = 0.5
 EVERY_SECONDS = 0.3
 """The seconds between two polls of `s3notify ingest`, as many as between two polls of a sensor that watches.
 
-The default interval, 10 s, needs fewer requests.
+The default interval of `s3notify ingest` is 10 s, which needs fewer requests.
 """
 _ACTIVE = [DagsterRunStatus[name] for name in ("QUEUED", "STARTING", "STARTED")]
 
@@ -113,9 +113,10 @@ class Site:
         time.sleep(random.uniform(2, 7))
 
     def backfill(self) -> tuple[float, float]:
-        """Runs all slots in one run, without any change.
+        """Gives every slot an object, and waits until all slots are committed. Then runs a backfill of all slots in one
+        run.
 
-        Returns the seconds of the run, and the seconds of its reports.
+        Returns the seconds of this run, and the seconds of its reports.
         """
         keys = {slot_of(key): key for n in range(20 * SLOT_COUNT) if (key := f"raw/orders/all {n}.jsonl")}
         self.platform.publisher.publish([Put(key=key, body=_body(slot)) for slot, key in keys.items()])

@@ -98,7 +98,7 @@ class Source:
             assert isinstance(self.publisher.put(put.key, put.body), Written)
 
     def sensor(self, name: str) -> None:
-        """Does a tick of another sensor than the source's own sensor."""
+        """Does a tick of the source's sensor with this name, for example of its upkeep."""
         with dg.build_sensor_context(
             instance=self.site.instance,
             resources={f"{self.site.name}_slots": self.site.component.assets().io},
@@ -171,7 +171,7 @@ def _source(
     table: DynamoConfig | None = None,
     signals: str = "slots",
 ) -> Source:
-    """A source of a new bucket, with commits in its slots."""
+    """A source of a new bucket. Its first `seen` objects are already committed."""
     server.create_bucket(bucket)
     where = S3Server(
         endpoint_url=proxies[0].url,
@@ -353,8 +353,8 @@ def _listings(total: int) -> tuple[str, Counter[str]]:
 
 
 def _sweep_figures(sweep: Counter[str], objects: int) -> Iterator[Figure]:
-    """The cost of a sweep of more objects: 1 more LIST for each 1,000 objects, and 1 GET for each slot's file of
-    states.
+    """The cost of a sweep of more objects than the measured sweep had: 1 more LIST for each 1,000 more objects, and 1
+    GET for each slot's file of states.
     """
     for total in (DAY, 100 * DAY):
         once = sweep + Counter({"LIST": (total - objects) // 1000, "GET": 1000})

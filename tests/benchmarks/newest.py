@@ -4,7 +4,7 @@
 exists, and the batch is already committed. Only the update of the newest rows is measured. Each alternative is given
 the changed rows. The first alternative is a window of Spark over the whole table, written as Parquet. The second
 alternative is a MERGE of 1,000 rows into a Delta table of 10 million rows, by deltalake. The MERGE need not search for
-the changed rows. The MERGE never brings back an older row of a key.
+the changed rows. Unlike the platform, the MERGE never brings back an older row of a key after a deletion.
 """
 
 import io

@@ -66,7 +66,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 def _compare(
     spark: SparkSession, config: S3Config, count: int, name: str, where: str
 ) -> tuple[Figure, Mapping[str, float]]:
-    """The comparison, and the seconds of our phases."""
+    """The row of the comparison, and the seconds of each phase of the platform's run."""
     source = _source(config, name)
     warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
     spark_ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
@@ -87,7 +87,9 @@ def _compare(
 
 
 def _profile(config: S3Config, phases: Mapping[str, float]) -> Figure:
-    """The phases of the slow run, and the requests of one of its tasks, which repeats its work in this process."""
+    """The phases of the run with latency, and the requests of one of its tasks. This process repeats the work of the
+    task to count them.
+    """
     whole = sum(phases.values())
     shares = ", ".join(f"{phase} {took / whole:.0%}" for phase, took in phases.items())
     spent = round_trips(_source(config, "profile"), CORES)

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from tests.contracts.fault_proxy import Answered
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
-"""Bytes of a DynamoDB unit. The size of the request's content is used here, although it is larger than the item."""
+"""The bytes of one write unit and of one read unit of DynamoDB. For the size of an item, the size of the request's
+content is used, although the content is larger than the item.
+"""
 
 
 def billed(answered: Iterable[Answered]) -> Counter[str]:

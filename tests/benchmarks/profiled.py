@@ -90,7 +90,7 @@ def _splits(source: Source, plan: Plan) -> list[Split]:
 
 
 def _task(source: Source, base: Base, splits: Sequence[Split]) -> Callable[[int], Any]:
-    """A task that reads and stages this number of the splits."""
+    """Returns a function that reads and stages the first `count` of these splits, as a task does."""
     reader = SplitReader(source=source, schema=SCHEMA, inferred=False)
     task = staging_task(source, reader, base.label)
 

@@ -53,8 +53,7 @@ class _Counted:
 
 
 def _asked(place: Place, batches: int) -> float:
-    """The number of requests to the queue for each notification, from its reservation until it is delivered and
-    removed.
+    """The number of the queue's requests for each notification, from its reservation until it is delivered and removed.
 
     The worker starts before the first notification, and the requests of its idle time are not counted.
     """

@@ -417,7 +417,9 @@ def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
 
 
 def _rgw_takeover(rgw: _Rgw) -> float:
-    """The first gateway owns all topics, since it was the only one when they were made."""
+    """The seconds until the second gateway delivers after the first one was killed. The first gateway owns all topics,
+    since it was the only gateway when the topics were made.
+    """
     store, recorder = rgw.ready("throughput")
     second = rgw.ceph.add_gateway()
     before = len(set(recorder.posted_keys()))

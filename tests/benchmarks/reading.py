@@ -2,8 +2,8 @@
 step.
 
 Each batch has new objects in many slots, as in the steady state of a bucket. Then Spark counts the rows of both tables;
-the first count is a warm-up. The target for the ratio is 0.83 or more: the count after many batches takes at most 1.2
-times as long.
+the first count is a warm-up. The target for the ratio is 0.83 or more: the count of the table from many batches takes
+at most 1.2 times as long as the other count.
 """
 
 from functools import partial

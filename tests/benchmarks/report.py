@@ -49,7 +49,7 @@ def with_section(text: str, name: str, body: str) -> str:
 
 
 def with_headlines(readme: str, figures: str) -> str:
-    """Returns the README with the rows of its headlines taken from `figures`."""
+    """Returns the README after its headline rows were replaced by the same rows of `figures`."""
     rows = [line for what in HEADLINES for line in figures.splitlines() if line.startswith(f"| {what} |")]
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -57,7 +57,9 @@ def request_rows(spark: SparkSession, server: LocalS3Server, *, small: bool) -> 
 
         ingest = ContinuousIngest(spark=spark, source=source, later=lambda *_: None, list_seconds=0)
         _, second, third, _, batch = request_counts.counted(ingest, proxy, 5, change)
-    puts = min((second[0], third[0]), key=lambda each: each.total)  # the other put may read the topics again
+    puts = min(
+        (second[0], third[0]), key=lambda each: each.total
+    )  # one of the two puts may read the topics again
     segments = -(-objects // ENTRIES)
     return [
         _row(

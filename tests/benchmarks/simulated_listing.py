@@ -59,7 +59,7 @@ def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # the default size is 5, and Linux resets further connections
+    request_queue_size = 256  # with the default size, 5, Linux would reset further connections
 
 
 class Listing:

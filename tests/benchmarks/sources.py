@@ -98,8 +98,8 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """The seconds without a tick, by source, including the beginning and the end. Also returns the number of failed
-    ticks.
+    """The seconds without a tick, by source, including the gap before the first tick and the gap after the last tick.
+    Also returns the number of failed ticks.
     """
     found, failed = {}, 0
     now = time.time()

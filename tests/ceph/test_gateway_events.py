@@ -115,7 +115,7 @@ def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -
         assert "Nothing is left" in project.init("--remove").output
 
 
-def test_a_changed_receiver_or_secret_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_notices_a_changed_receiver_or_secret(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the gateway would still post to the old receiver after a change of receiver or secret."""
     assert project.init("--receiver", "http://127.0.0.1:9/", "--yes").exit_code == 0
     assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output

@@ -75,9 +75,9 @@ def test_a_poll_finds_changed_slots_with_two_requests(bucket):
     assert counting.counts == {"HEAD": 1}
 
 
-def test_the_quota_is_strict_and_no_room_is_lost(bucket, queue):
-    """RGW answers half of the conflicts with 500. Without a check of the outcome, room would be counted twice, or would
-    be lost.
+def test_the_quota_is_strict_and_no_reserved_space_is_lost(bucket, queue):
+    """RGW answers half of the conflicts with 500. Without a check of the outcome, reserved space would be counted
+    twice, or would be lost.
     """
     queue.topics.create("t", settings(capacity=40, shards=1))
 
@@ -163,7 +163,9 @@ def test_two_workers_deliver_each_entry_once(bucket, queue):
 
 
 def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
-    """Without the HEAD, a written object would not be announced, or room of a killed writer would be lost."""
+    """Without the HEAD, a written object would not be announced, or the space that a killed writer had reserved would
+    be lost.
+    """
     store = FastObjectStore(bucket)
     queue.topics.create("t", settings())
     old = store.put("raw/old", b"1").etag

@@ -64,7 +64,7 @@ def in_sequence(requests: Iterable[Answered]) -> int:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # the default size is 5; Linux resets connections beyond this number
+    request_queue_size = 256  # with the default size, 5, Linux would reset further connections
 
 
 class FaultProxy:
@@ -88,7 +88,7 @@ class FaultProxy:
         self.outage = lambda: False
         """While this function returns true, every request gets a 503."""
         self.before = lambda method, path, headers: None
-        """Called before a request is forwarded; the request waits for it."""
+        """Called before a request is forwarded; the request waits until the call returns."""
         backend = urlsplit(backend_url)
         proxy = self
 

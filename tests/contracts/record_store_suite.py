@@ -254,7 +254,7 @@ class RecordStoreSuite:
         left = 1 if records.read("p", "a") else 0
         assert len(removed) == len(set(removed)) == created - left
 
-    def test_version_is_replaced_or_removed_never_both(self, records):
+    def test_version_is_replaced_or_removed_but_never_both(self, records):
         """A removal must never delete a newer version than the expected one."""
         self.needs_several_writers()
         for number in range(20):

@@ -14,9 +14,9 @@ KS = "ks/"
 
 @pytest.mark.parametrize("staleness_seconds", [3600, 0], ids=["not polled", "polled each time"])
 def test_evict_shows_writes_without_a_signal(ministack: S3Server, staleness_seconds: float) -> None:
-    """A poll never shows an overwrite, a deletion or a new object if it was not signalled.
+    """An overwrite, a deletion or a new object that was not signalled stays invisible after a poll.
 
-    A `get` after `evict` shows such a change.
+    A `get` after `evict` shows the change.
     """
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     counting = CountingStore(store)

@@ -75,8 +75,8 @@ def both(ministack, crate_folder):
 
 
 def winner_of(outcomes, said):
-    """The number of the only winner. The crate's writers have the numbers after those of the platform's writers. All
-    others had a conflict.
+    """The number of the only winner. The crate's writers have the numbers after those of the platform's writers.
+    Asserts that all other writers had a conflict.
     """
     wins = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
     assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
@@ -139,7 +139,7 @@ def test_one_of_mixed_copiers_wins_every_round(both):
 
 
 @pytest.mark.parametrize("path", ["odd/a b", "odd/日本語", "odd/100%", "odd/a+b=c"])
-def test_odd_path_is_spelled_alike_by_both(both, path):
+def test_platform_and_crate_spell_an_odd_path_alike(both, path):
     """A lease of one kind must block the other kind, so both must spell the path in the same way."""
     path = f"{path} {unique_name(SYSTEM_CLOCK)}"
     assert isinstance(both.commit.put_if_absent(path, b"ours"), Written)

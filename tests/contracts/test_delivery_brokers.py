@@ -162,13 +162,13 @@ def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.Monk
 
 
 def test_kafka_brokers_are_named_by_the_operator() -> None:
-    """The list of permitted networks of endpoints does not apply to Kafka."""
+    """The list of permitted networks does not apply to Kafka, so an operator must permit each broker by its name."""
     with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
         connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
 
 
 def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
-    """If a message reaches no queue of RabbitMQ, this is an error only at the last level."""
+    """If RabbitMQ has no queue for a message, only the level `routable` makes this an error."""
     url, rabbit = broker.make("levels"), isinstance(broker, RabbitMQ)
     levels = ("none", "broker", "routable") if rabbit else ("none", "broker")
     for number, ack in enumerate(levels):

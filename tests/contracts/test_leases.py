@@ -118,7 +118,7 @@ def test_table_has_the_original_schema_and_a_ttl(moto_config):
     assert create_lease_table(moto_config) is False
 
 
-def test_wrong_table_is_named_with_a_remedy(moto_config):
+def test_wrong_table_is_refused_with_a_remedy(moto_config):
     """In one case, the table is missing; in the other, it has items of another program."""
     leases = DynamoLeases(DynamoConfig(table="none"))
     with pytest.raises(UsageError, match="s3notify init"):

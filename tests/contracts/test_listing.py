@@ -1,5 +1,5 @@
-"""A listing in several chains, on real servers. For any cuts, the listing has the same keys as one chain, and each key
-once.
+"""A listing in several chains of LISTs, on real servers. Wherever the keys are cut into chains, the listing has the
+same keys as one chain, and each key once.
 """
 
 from collections.abc import Iterator
@@ -56,15 +56,17 @@ class ListingSuite:
         return names
 
     def test_several_chains_list_the_same_as_one(self, store: ObjectStore, names: set[str]) -> None:
-        """The cuts are quantiles, as in a sweep; all cuts are valid, and no key is listed twice."""
+        """The cuts between chains are quantiles of the names, as in a sweep. All cuts are valid, and no key is listed
+        twice.
+        """
         assert {meta.key for meta in list_all(store, PREFIX)} == names
         for parts in (2, 5, 16):
             found, cuts = parallel_listing(store, PREFIX, quantiles(names, parts))
             assert cuts == parts - 1
             assert dict(found) == dict.fromkeys(names, 1)
 
-    def test_chains_may_begin_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
-        """A chain begins after each kind of key, even if no object has this key."""
+    def test_chains_may_begin_after_every_odd_key(self, store: ObjectStore, names: set[str]) -> None:
+        """One chain begins after each odd key, even if no object has this key."""
         odd = [f"{PREFIX}{key}" for key in self.odd]
         odd += [f"{PREFIX}{folder}" for folder in FOLDERS] + [f"{PREFIX}{folder}/3" for folder in FOLDERS]
         found, cuts = parallel_listing(store, PREFIX, odd)

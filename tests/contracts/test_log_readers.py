@@ -145,9 +145,9 @@ def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
 
 
 def test_engines_read_deletion_vectors(tmp_path: Path) -> None:
-    """Vectors are in the log, in files and in checkpoints, and some are extended.
+    """Deletion vectors are in the log, in files and in checkpoints, and some are extended.
 
-    Predicates apply to the remaining rows.
+    A predicate must return only rows that no vector deletes.
     """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=True)
     small = log.add(rows(*range(9)), KINDS)

@@ -44,7 +44,7 @@ PYSPARK = ".".join(pyspark.__version__.split(".")[:2])
 DELTA_SPARK = {"4.1": "io.delta:delta-spark_4.1_2.13:4.3.0", "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 """The name of the package, by PySpark's version.
 
-There is no build for PySpark 4.3, and the build for 4.2 does not work with it.
+There is no build for PySpark 4.3, which does not work with the build for 4.2.
 """
 
 Rows = Counter[tuple[object, ...]]

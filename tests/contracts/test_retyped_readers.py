@@ -108,7 +108,7 @@ def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_read_a_version_that_changes_type_and_files(tmp_path: Path, name: str) -> None:
-    """The engines read the new version, with and without a checkpoint, and also the version before it."""
+    """The engines read the version before the change, and the new version with and without a checkpoint."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -140,7 +140,7 @@ def run_batch(source: Source, kind: pa.DataType, number: int) -> None:
 
 @pytest.mark.server
 def test_readers_never_see_a_mixture(ministack: S3Server) -> None:
-    """While batches run, each result is a committed version, and has the same type in all rows."""
+    """While batches run, each read returns the rows of one committed version, with the same type in all rows."""
     place = Place(ministack)
     source, store = place.source, S3ObjectStore(place.store.config)
     place.put("first", *range(50))

@@ -281,7 +281,7 @@ def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors:
 
 
 @pytest.mark.parametrize("column", [*sorted(EDGES.keys() - NOT_BY.keys()), *NOT_BY])
-def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) -> None:
+def test_engines_skip_files_by_values_of_columns_of_each_type(tmp_path: Path, column: str) -> None:
     """Files are skipped if all their values are below the predicate's bounds, or above them."""
     lake = filled(vectors=False)
     value = EDGES[column]

@@ -92,8 +92,8 @@ def test_failed_chain_keeps_its_reason(chains, table):
 
 
 @pytest.mark.parametrize("how", ["by us", "by the package", "failed"])
-def test_ended_tag_is_used_again(chains, table, config, how):
-    """The tag is reused immediately if this is requested.
+def test_tag_of_an_ended_chain_may_be_used_again(chains, table, config, how):
+    """The tag can be used again immediately if the caller sets `reuse`.
 
     The package's item exists again, and has the XOR that `stamp` returns.
     """
@@ -271,8 +271,8 @@ def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
 
 @pytest.mark.npm
 def test_chain_may_be_deleted_by_either_side(chains, table, peer):
-    """If the package deletes its item, the chain counts as finished. The package deletes the item of a finished chain
-    in the same way.
+    """If the package deletes its item, the chain counts as finished, because the package also deletes the item of each
+    chain that it finishes.
 
     If the platform deletes the chain, neither side finds the chain.
     """

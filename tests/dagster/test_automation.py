@@ -1,4 +1,6 @@
-"""Declarative automation updates slot assets: exactly the slots in which the source is newer, in one run."""
+"""Declarative automation updates slot assets: exactly the slots in which the source is newer than the slot asset, in
+one run.
+"""
 
 from collections.abc import Callable, Iterator
 

@@ -84,10 +84,10 @@ def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object],
         ({"transform": f"{TRANSFORMS}.wrong_column"}, "nonexistent"),
     ],
 )
-def test_code_that_cannot_work_fails_the_run_with_its_reason(
+def test_a_run_fails_with_the_reason_if_the_users_code_cannot_work(
     site_of: Callable[..., Site], attributes: dict[str, object], message: str
 ) -> None:
-    """As long as the slot is parked, each tick of the sensor must repeat the reason."""
+    """The sensor must keep the reason, and must not request the slot again soon."""
     site = site_of(max_attempts=1, **attributes)
     site.settle()
     site.write(3)

@@ -267,8 +267,8 @@ def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
 
 
 def test_committed_objects_are_tagged(site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a bucket without versioning, a batch must say what to do, and must not fail. If the time of a batch is over,
-    the sweep must tag the rest.
+    """In a bucket without versioning, a batch must say what to do, and must not fail. If a batch has no time left to
+    tag its objects, the sweep must tag the remaining objects.
     """
     site = site_of(committed_tags="archive=yes")
     site.settle()

@@ -356,7 +356,7 @@ def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) 
 
 def test_all_fields_are_described() -> None:
     """Each field also needs an example, unless its default or choices show an example. The rule also holds for the
-    fields of services and access.
+    fields of `services` and `access`.
     """
     model = S3NotifyComponent.get_model_cls()
     assert model is not None

@@ -239,7 +239,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     left = bucket.begin_upload(site.key(6))
     proxy.answered[:] = [
         one for one in proxy.answered if "?uploads" not in one.path
-    ]  # without the request by which a killed writer began the upload
+    ]  # the request that began the upload is left out: a killed writer sends it
     for upload in bucket.empty_uploads(site.key(6)):
         bucket.abort_upload(site.key(6), upload)
     assert bucket.empty_uploads(site.key(6)) == (), left
@@ -264,7 +264,9 @@ def test_roles_need_exactly_what_their_policies_grant(
     table = io.settle_commit_mode().table()
     newest = table.newest()
     assert isinstance(newest, Snapshot)
-    committer = replace(table.committer, max_run_seconds=0)  # so no file is too young to be removed
+    committer = replace(
+        table.committer, max_run_seconds=0
+    )  # with this value, no file is too young to be removed
     young = replace(newest, asked_at=newest.asked_at + 3600)
     vacuum(committer, young, retention_seconds=0, clock=SYSTEM_CLOCK)
     io.clients.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))

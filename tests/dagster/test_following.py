@@ -245,7 +245,7 @@ def test_two_sources_on_one_bucket_both_get_every_change(site_of: Callable[..., 
 
 
 @pytest.mark.thorough
-def test_another_code_version_reads_a_queued_slot_again(site_of: Callable[..., Site]) -> None:
+def test_a_queued_slot_is_read_again_after_a_change_of_the_code_version(site_of: Callable[..., Site]) -> None:
     """All objects of the slot must be read, though the entry names only one."""
     site = site_of(code_version="1")
     site.settle()

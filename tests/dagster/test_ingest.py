@@ -107,8 +107,8 @@ def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_run_of_a_range_reports_only_committed_slots(site_of: Callable[..., Site]) -> None:
-    """The UI and backfills start runs of a range. Dagster plans the whole range, so slots that were not committed must
-    not be reported.
+    """The UI and backfills start runs of a range. Dagster plans a materialization of every slot in the range, but the
+    run must report only the slots that were committed.
     """
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(12, 13, 14, 5)
@@ -139,7 +139,9 @@ def test_rows_of_overwritten_and_deleted_objects_are_removed(site: Site) -> None
 
 
 @pytest.mark.thorough
-def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
+def test_unchanged_objects_are_read_again_after_a_change_of_the_code_version(
+    site_of: Callable[..., Site],
+) -> None:
     """Unchanged objects must be read again once, when their slots are requested. The sweep must not count such objects
     as missed.
     """

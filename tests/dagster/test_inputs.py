@@ -63,7 +63,9 @@ def refused(site: Site, asset: dg.AssetsDefinition, **how: Any) -> str:
 
 
 def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]:
-    """Materializes the user's asset in a project with the source's definitions. Returns the rows that it was given."""
+    """Materializes the user's asset in a project with the source's definitions. Returns the rows that the asset got as
+    input.
+    """
     result = executed(site, asset, **how)
     assert result.success, site.failure(result)
     return [event.step_materialization_data.materialization.metadata["ids"].value for event in

@@ -32,7 +32,7 @@ def retry(site: Site) -> dg.ExecuteInProcessResult:
 
 
 @pytest.mark.thorough
-def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy: FaultProxy) -> None:
+def test_an_object_that_cannot_be_read_does_not_block_its_slot(site: Site, proxy: FaultProxy) -> None:
     """The last attempt must quarantine the object, so that its slot continues. The backfill must read the object after
     it has become readable.
     """

@@ -53,7 +53,7 @@ def test_ticks_in_a_code_server_share_one_instance(
     """All ticks must share one instance, because opening an instance takes longer than a poll. The ticks must use the
     resources of the definitions.
 
-    The log of a tick that requests runs must say what it requests.
+    The log of a tick that requests runs must name these runs.
     """
     opened: list[object] = []
     from_ref = dg.DagsterInstance.from_ref
@@ -94,7 +94,7 @@ def test_a_retry_from_the_ui_completes_a_failed_batch(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A retry has the config and tags of the failed run. The retry must commit the slot. After that, the slot must no
-    longer be parked.
+    longer count as failing.
     """
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=1, parked_seconds=86_400.0)
@@ -132,7 +132,7 @@ def test_scattered_changes_are_requested_as_one_run(site_of: Callable[..., Site]
 
 
 @pytest.mark.thorough
-def test_a_batch_of_parallel_runs_is_settled_when_all_its_runs_have_stamped(
+def test_a_batch_of_parallel_runs_ends_when_all_its_runs_have_stamped_the_chain(
     site_of: Callable[..., Site],
 ) -> None:
     """The slots of the runs must be disjoint, and the last run must ack the chain."""
@@ -183,7 +183,9 @@ def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
 def test_a_failed_slot_is_retried_alone_and_then_parked(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot that failed too often must be parked. A change of the slot must end the parking."""
+    """A slot that failed too often must be parked: it must not be requested for a long time. If the slot changes, it
+    must be requested immediately.
+    """
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=0.0)
     site.settle()

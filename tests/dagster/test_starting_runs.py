@@ -155,7 +155,7 @@ def server_elsewhere(port: int) -> Iterator[subprocess.Popen[bytes]]:
         server.kill()
 
 
-def test_a_run_on_another_machine_is_judged_by_its_server(
+def test_only_the_code_server_decides_if_a_run_on_another_machine_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only an answer of the code server proves that the run is dead. A server that does not answer may be alive behind

@@ -2,7 +2,7 @@
 equals the bucket.
 
 Settings: `FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. The seed
-alone determines the writes. Timing determines when kills happen, and which run sees a write.
+alone determines the writes. Timing determines the exact moment of each kill, and which run sees a write.
 """
 
 import os
@@ -100,8 +100,8 @@ class Fuzz:
         self.unannounced: list[tuple[str, str]] = []
         self.done: list[str] = []
         self.killed: list[str] = []
-        # A kill happens after a share of the operations, so kills do not depend on the clock. Drivers and workers are
-        # killed in turn.
+        # A kill is due after a certain share of the operations, so the number of kills does not depend on the clock.
+        # Drivers and workers are killed in turn.
         kinds = [("driver", "worker")[n % 2] for n in range(KILLS)]
         self.victims = [
             ((number + self.moments.random()) / KILLS * 0.85, kind) for number, kind in enumerate(kinds)

@@ -6,11 +6,11 @@ object.
 
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
-A long run has two parts. In the first part, all writers queue. So a change that lacks its entry would be missing from
-the table. In the second part, unqueued writers join. A queued signal can hide an unqueued signal of the same slot, as
-long as no unqueued writer has been seen (`protocols.source_enumerator`). So before the second part begins, one object
-is published unqueued, and a batch must see it. From then on every batch lists its slots. A short run has only the
-second part, and begins with an unqueued writer.
+A long run has two parts. In the first part, all writers queue, so batches find changes only by entries. A change that
+lacks its entry would be missing from the table. In the second part, unqueued writers join. A queued signal can hide an
+unqueued signal of the same slot, as long as no unqueued writer has been seen (`protocols.source_enumerator`). So before
+the second part begins, one object is published unqueued, and a batch must see it. From then on every batch lists its
+slots. A short run has only the second part, and begins with an unqueued writer.
 """
 
 import json

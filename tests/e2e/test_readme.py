@@ -76,7 +76,7 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
 
 
-def test_the_demo(tmp_path: Path) -> None:
+def test_the_first_command_installs_and_runs_the_demo(tmp_path: Path) -> None:
     """The README's first command must install the clone, and end with exit code 0. In this test, pip takes packages
     from the tests' environment.
     """
@@ -100,7 +100,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert (clone / ".venv/bin/s3notify").exists()
 
 
-def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
+def test_the_readme_leads_from_yaml_to_the_result_of_a_query(place: Place) -> None:
     """Otherwise a user who follows the README would get an error, or other output than the README shows."""
     place.write_source()
     shells = [each.body for each in blocks(README.read_text()) if each.language == "sh" and not each.name]
@@ -129,7 +129,7 @@ def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
     assert said == shown
 
 
-def test_in_a_dagster_project(place: Place) -> None:
+def test_the_guides_commands_add_a_source_to_a_dagster_project(place: Place) -> None:
     """Otherwise the guide's commands would scaffold another source than the README describes, or `dg dev` would not
     serve this source.
     """

@@ -181,10 +181,10 @@ class BatchMachine(RuleBasedStateMachine):
         assert not counts["keyspace"]
         ended = len({batch.id for batch in before.open} - {batch.id for batch in tick.state.open})
         opened = len({request.batch for request in tick.requests})
-        # Each open chain is listed. A chain that has ended is also read. A failed chain is listed again, and written.
-        # If the batch had to list, the backlog is written, too. A tick that died is repeated, and opens the same chain
-        # again. Such a chain is read three times: to find it, to recognise it, and to read its payload. The backlog is
-        # read when a batch ends or opens.
+        # These limits hold for requests to the records. Each open chain is listed. A chain that has ended is also read.
+        # A failed chain is listed again, and written. If the batch had to list, the backlog is written, too. A tick
+        # that died is repeated, and opens the same chain again. A chain that is opened again is read three times: to
+        # find it, to recognise it, and to read its payload. The backlog is read when a batch ends or opens.
         assert counts["records"].pop("LIST", 0) <= len(before.open) + ended
         assert counts["records"].pop("GET", 0) <= 2 * ended + 3 * opened + 2
         assert counts["records"].pop("PUT", 0) <= 2 * ended + opened

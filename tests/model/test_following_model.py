@@ -48,7 +48,7 @@ QUARANTINED = [
     ({"a0": ("x", (1,)), "b0": ("x", (17,))}, "follow", 0),
     ({"a0": ("x", (1,)), "b0": (FAILS, (17,))}, "follow", 0),
 ]
-"""The newest row of a key leaves the table, because the row's object goes to quarantine."""
+"""Steps in which the newest row of a key leaves the table, because the row's object goes to quarantine."""
 
 
 def read_in(bucket: Bucket) -> set[str]:

@@ -33,7 +33,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
     """Two publishers and three watchers over one bucket, with deaths, failed LISTs and foreign objects.
 
     The model. `pending[w]`: the slots whose signal moved since watcher w last saw them. `silent`: the keys that changed
-    without a signal. `rootless`: the keys that were signalled without a root. `objects`: the bucket.
+    without a signal. `rootless`: the keys whose slot was signalled, but the root was not. `objects`: the bucket.
     """
 
     @initialize()
@@ -198,7 +198,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS, data=st.data())
     def partial_advance(self, which, data):
-        """A sensor that advances only some of the slots sees the others again at the next LIST."""
+        """A sensor remembers only some of the changed slots as seen. The next LIST shows the other slots again."""
         watcher = self.watchers[which]
         poll = watcher.observe(watcher.state, relist=True)
         assert set(poll.changed) == self.pending[which]
@@ -209,7 +209,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def cached_read(self, key):
-        """After a refresh, a read returns every change that was signalled with its root."""
+        """After a refresh, a read returns every change for which both the slot and the root were signalled."""
         self.cache.refresh()
         found = self.cache.get(key)
         expected = self.objects.get(key)
@@ -218,8 +218,8 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(call=st.sampled_from([None, "head", "list", "get"]), nth=st.integers(0, 1))
     def tick(self, call, nth):
-        """After a successful tick, reads of cached objects send no request. A cached object has every change that was
-        signalled with its root.
+        """After a successful tick, reads of cached objects send no request. A cached object has every change for which
+        both the slot and the root were signalled.
         """
         self.faulty.schedule = at(call, Fault.REFUSED, nth=nth) if call else lambda _: Fault.NONE
         try:

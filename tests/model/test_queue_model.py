@@ -55,7 +55,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.plain.topics.create("t", SETTINGS)
         self.number = 0
         self.forget()
-        # Long-lived processes: they rely on topics that they read before, and hold spare room.
+        # Long-lived processes: they rely on topics that they read before, and hold spare quota.
         self.writers = {
             name: NotificationQueue(FaultyStore(self.records), clock=clock, parallelism=1)
             for name, clock in (("usual", self.clock), ("slow", SlowClock(self.clock)))
@@ -196,8 +196,8 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reserved) > 1)
     @rule(choice=CHOICE, fault=LATE_TOO)
     def settle_together(self, choice, fault):
-        """Settles up to four reservations in one call: some are written, the others are not. The reservations may be in
-        one segment or in several.
+        """Settles up to four reservations in one call. The objects of some were written, the objects of the others were
+        not. The reservations may be in one segment or in several.
         """
         keys = [self.pick(self.reserved, choice + n) for n in range(min(4, len(self.reserved)))]
         held = [self.reserved.pop(key) for key in keys]

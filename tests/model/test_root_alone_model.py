@@ -143,7 +143,9 @@ class RootAloneMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS, data=st.data())
     def partial_poll(self, which, data):
-        """A sensor advances some slots: the next poll finds the others, too, unless they were hidden."""
+        """A sensor remembers only some of the changed slots as seen. The next poll finds the other slots again, unless
+        a later root signal of a queued writer hides their signals.
+        """
         watcher = self.watchers[which]
         poll = watcher.observe(watcher.state)
         changed = sorted(poll.changed)

@@ -1,4 +1,5 @@
-"""States of objects, compared with a dictionary: rounds, slow rounds that are rebased, merges, erased keys.
+"""States of objects, compared with a dictionary: rounds, slow rounds that are rebased on later versions, merges, erased
+keys.
 
 The limits are tiny, so that a few states make many pages, files and levels.
 """

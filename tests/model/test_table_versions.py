@@ -161,7 +161,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule()
     def another_engine_compacts(self) -> None:
-        """Compacts like OPTIMIZE: writes all packs of one label span as one pack, without our tags."""
+        """Compacts like OPTIMIZE: writes all packs with the same range of labels as one pack, without our tags."""
         process = self.processes[0]
         snapshot = process.table.opened()
         packs = [pack for pack in snapshot.packs.values() if not pack.vector]

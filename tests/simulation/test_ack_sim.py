@@ -69,7 +69,7 @@ def shared(kind, time):
 def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
     """A sensor opens a batch, and four runs with overlapping slots crash, retry and repeat each other's work.
 
-    The sensor never sees `acked` before a run has finished every slot, and always sees it in the end.
+    The sensor never sees `acked` before every slot is finished, and always sees `acked` in the end.
     """
     slots = [str(slot) for slot in range(12)]
     shares = [slots[0:6], slots[4:9], slots[8:12], slots[0:12:5]]
@@ -303,7 +303,7 @@ def test_stamps_of_a_removed_chain_never_count_in_its_successor(seed, kind, how)
     def of_the_second(name):
         def run(store, clock):
             chains = client(store, clock)
-            while not begun:  # this takes minutes, if the remover dies
+            while not begun:  # the second chain begins minutes later, if the remover dies
                 clock.sleep(0.25)
             ended.add(name)
             retried(clock, lambda: chains.stamp_children(begun[0], [name], name))

@@ -17,7 +17,7 @@ def settings(**fields):
 
 
 def outlet(world, answer, *, lease_seconds=1.5, expiry_seconds=3.0):
-    """A delivery worker, one beat at a time; `answer(entries, seconds)` gives the endpoint's answer."""
+    """A delivery worker that works step by step. `answer(entries, seconds)` gives the endpoint's answer."""
 
     def run(stores, clock):
         def answered(entries):
@@ -82,8 +82,8 @@ def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
 
 @simulated
 def test_events_are_delivered_once_if_no_answer_is_lost(seed):
-    """The store may refuse requests, but no answer is lost. So the endpoint accepts each entry once, from three
-    workers.
+    """The store may refuse requests, but no answer is lost. So the endpoint accepts each entry once, although three
+    workers deliver.
     """
     world = World(kind="memory", settings=settings(shards=4, max_attempts=99), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]

@@ -27,10 +27,12 @@ from tests.support.simulation import ROUGH, run_simulation, simulated
 PATH = "path"
 SETTINGS = LeaseSettings(timeout_seconds=2.0, test_interval_seconds=0.5)
 SLOW_SECONDS = 0.9
-"""With this maximum, a write that begins in the first half of its lease ends before the lease ends."""
+"""The longest time of a slow write. A slow write that begins in the first half of its lease ends before the lease ends.
+"""
 
 RATES = [0.7, 1.0, 1.4, 2.0]
-"""The fastest clock ticks 2.9 times as fast as the slowest clock. The skew rate, 3, allows this."""
+"""The rates of the clocks. The fastest clock ticks 2.9 times as fast as the slowest clock; leases allow a factor of 3.
+"""
 AWAKE = {fault: rate for fault, rate in ROUGH.items() if fault is not Fault.PAUSE}
 
 both_leases = pytest.mark.parametrize("place", ["memory", "objects", "dynamo"])

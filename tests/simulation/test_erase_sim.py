@@ -165,7 +165,7 @@ DEADLY = {Fault.CRASH_BEFORE: 0.003, Fault.CRASH_AFTER: 0.003, Fault.LATE: 0.02,
 
 
 @simulated
-def test_erased_objects_are_gone_and_committed_rows_stay(seed):
+def test_committed_rows_stay_and_nothing_is_left_of_erased_objects(seed):
     check(seed, SLEEPY, vectors=bool(seed % 2))
 
 

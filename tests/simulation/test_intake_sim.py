@@ -79,7 +79,7 @@ class World:
             self.objects.put(event.key, b"x")
         self.events = events
         bodies = [encode_events([event]).decode() for event in events]
-        # Some events come twice, and a message may have several.
+        # Some events come twice, and a message may have several events.
         self.wire = Wire([*bodies, *bodies[::3], encode_events(events[1:3]).decode()], self.time)
         queue = NotificationQueue(self.records, parallelism=1, known_seconds=0.0)
         self.wanted = set()

@@ -96,7 +96,7 @@ def consumer(saved):
 def test_every_published_change_reaches_every_consumer(seed):
     """Three writers and two consumers crash and meet faults; in the end the views equal the bucket.
 
-    The keyspace is listed completely only when the root requires it.
+    A poll lists the keyspace only if the root has changed.
     """
     store = MemoryObjectStore()
     log = [0, 0, 0]

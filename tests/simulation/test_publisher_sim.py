@@ -389,7 +389,7 @@ def test_first_topic_gets_changes_that_its_listing_missed(seed):
 
 
 @simulated
-def test_write_in_doubt_is_never_guessed(seed):
+def test_outcome_of_a_write_in_doubt_is_never_guessed(seed):
     """About one answer in eight is lost, and one write in eight is applied late. So a read often comes before the
     write.
     """

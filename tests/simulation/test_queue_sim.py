@@ -62,7 +62,7 @@ def persistent(clock, action):
 
 @dataclass
 class World:
-    """The true actions of the actors, which no actor can see."""
+    """The actions that really happened, unseen by the actors."""
 
     kind: str
     settings: TopicSettings
@@ -75,7 +75,7 @@ class World:
     """Ids of all reservations that writers got. A reservation counts as long as the queue has its entry."""
     pending: int = 0
     generations: dict = field(default_factory=dict)
-    """The newest lease of each shard that a worker got."""
+    """By shard, the newest lease that a worker got."""
     watch_fences: bool = False
 
     def __post_init__(self):

@@ -100,7 +100,7 @@ def writer(reported, number, table_of, mends=None):
                 found = table.committer.commit(change, kept)
             except (UnavailableError, UnknownOutcomeError):
                 continue
-            except FencedError:  # a new plan shows the result
+            except FencedError:  # a new plan shows if the additions were committed
                 kept = None
                 continue
             except CorruptError:
@@ -204,8 +204,8 @@ def overruns(seed):
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported, mends = Reported(), []
     actors = [writer(reported, number, asleep, mends) for number in range(3)]
-    # The faults are rare, because each process reads a log of 24 versions completely, several times, before the log
-    # needs a repair.
+    # The faults are rare, so that processes get as far as a repair of the log: before, each process reads a log of 24
+    # versions completely, several times.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     table = by_leases(stores, HandClock())

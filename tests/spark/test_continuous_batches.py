@@ -41,7 +41,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 KEYS = [f"raw/{number}" for number in range(80)]
 
 
-def test_slot_that_fails_every_run_does_not_block_others(site: Site) -> None:
+def test_slot_that_fails_in_every_run_does_not_block_other_slots(site: Site) -> None:
     """The first batch must commit nineteen of twenty slots. The next batch must ingest the failed slot separately."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
@@ -149,7 +149,7 @@ def test_failure_of_a_whole_run_is_reported_with_its_traceback(site: Site) -> No
     assert site.committed() == {slot_of(key, 20) for key in KEYS}
 
 
-def test_another_machine_continues_where_one_ended(site: Site) -> None:
+def test_another_machine_continues_where_the_first_machine_ended(site: Site) -> None:
     """At first, all slots must be compared. Later, only changed slots must be compared, even after a restart on another
     machine. A sweep must compare all slots again.
     """
@@ -181,7 +181,7 @@ def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) 
 
 
 def test_the_daily_sweep_does_not_accept_the_loss_of_a_table(site: Site) -> None:
-    """Only a person may begin again: a new table would hide that the committed table is lost."""
+    """Only a person may begin a new table, because a new table would hide that the committed table is lost."""
     clock = HandClock()
 
     def days(_: int) -> None:
@@ -270,7 +270,7 @@ def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
     )
 
 
-def test_process_ingests_the_backlog_of_another(site: Site) -> None:
+def test_process_ingests_the_rescan_backlog_of_another_process(site: Site) -> None:
     """The slots in the rescan backlog must be ingested without a signal."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.ingest().run(Event(), every_seconds=None)

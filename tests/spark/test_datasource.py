@@ -112,7 +112,7 @@ def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake
 
 
 def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None:
-    """By default, rejects must be rows with reason and bytes. As the options say, the query may fail instead, or drop
+    """By default, rejects must be rows with reason and bytes. With other options, the query must fail instead, or drop
     the rejects.
     """
     lake = bare_lake()
@@ -128,7 +128,9 @@ def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None
         rows_of(lake, ID, rejects="fail")
     assert sorted_by(rows_of(lake, ID, rejects="drop"), "id") == [(1,), (2,)]
     with pytest.raises(UsageError, match="rejects='column'"):
-        rows_of(lake, ID, plain=True)  # refused, because no column would distinguish rejects from rows
+        rows_of(
+            lake, ID, plain=True
+        )  # this query is refused, because no column would distinguish rejects from rows
     lake.put("0.jsonl", b'{"id": 1}\n')
     assert rows_of(lake, ID, plain=True) == [{"id": 1}]
 

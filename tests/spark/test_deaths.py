@@ -65,10 +65,10 @@ def test_object_that_kills_its_task_is_quarantined(
 
 
 @pytest.mark.thorough
-def test_dead_task_with_one_slot_is_found_at_once(
+def test_slot_of_a_dead_task_is_found_at_once_if_the_task_reads_one_slot(
     spark: SparkSession, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of the dead task shows its slot. So only the objects of this slot must be tried in halves, and not the
+    """The number of the dead task shows its slot. So the search for the object must divide only this slot, and not the
     whole batch.
     """
     monkeypatch.setattr(planning.SparkJobs, "width", 16)

@@ -47,7 +47,7 @@ def newest_lake(lake_of: Callable[..., Lake]) -> Lake:
 
 @pytest.fixture(params=["here", "spark"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test twice: Spark does the work on the whole table, or this process does it."""
+    """Runs a test twice: once Spark does the work on the whole table, once this process does it."""
     if request.param == "spark":
         monkeypatch.setattr(following, "SMALL_BYTES", -1)
     return str(request.param)

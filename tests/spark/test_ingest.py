@@ -69,7 +69,7 @@ def test_run_without_changes_commits_nothing(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_run_with_only_found_skips_slots_without_objects(lake: Lake) -> None:
+def test_run_with_the_option_only_found_skips_slots_without_objects(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
     lake.delete("a.jsonl")

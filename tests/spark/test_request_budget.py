@@ -102,7 +102,7 @@ def site_of(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
             records = queue_records(config, store=S3ObjectStore(config))
             writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
             publisher = QueuedPublisher(signals, writers, bucket=config.bucket)
-            for number in range(12):  # some puts to warm up
+            for number in range(12):  # these puts fill the caches
                 publisher.put(f"raw/warm/{number}", b'{"a":0}\n')
             proxy.before = lambda *_: time.sleep(ROUND_TRIP_SECONDS)
             return Site(proxy, source, publisher)
@@ -133,8 +133,8 @@ IN_SEQUENCE = 1 + 9
 """The poll's HEAD, and the batch's sequential requests.
 
 The budget of a batch does not include idle polls. An idle poll is this HEAD. The nine requests after it are: LIST of
-the signals, LIST of the queue beside the table's newest version, GET of the segment, GET of the object, PUT of the
-pack, PUT of the version, PUT of `known`, removal of the segment, and PUT of the signals seen.
+the signals, LIST of the queue (at the same time, the table's newest version is read), GET of the segment, GET of the
+object, PUT of the pack, PUT of the version, PUT of `known`, removal of the segment, and PUT of the signals seen.
 """
 
 

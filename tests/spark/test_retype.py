@@ -42,7 +42,7 @@ def test_retype_corrects_a_type_pinned_by_the_first_object(lake: Lake) -> None:
     assert lake.rejects() == []
 
 
-def test_retype_that_reads_objects_again_gives_the_texts_of_the_objects(lake_of) -> None:  # type: ignore[no-untyped-def] # a fixture
+def test_retype_that_reads_objects_again_stores_their_original_texts(lake_of) -> None:  # type: ignore[no-untyped-def] # a fixture
     lake = lake_of(format="csv")
     lake.store.put("raw/a.csv", b"zip\n00501\n")
     lake.ingest()

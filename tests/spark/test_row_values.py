@@ -176,7 +176,7 @@ def ours(pattern: str, text: str) -> Any:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_read_times_as_spark_does(spark: SparkSession, pattern: str) -> None:
+def test_platform_and_spark_parse_the_same_times_by_each_pattern(spark: SparkSession, pattern: str) -> None:
     """For the same pattern, the platform and Spark must parse the same times, and refuse the same texts."""
     texts = PATTERNS[pattern]
     escaped = pattern.replace("'", "\\'")

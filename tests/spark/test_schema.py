@@ -43,7 +43,7 @@ def test_invalid_schemas_are_refused(
 
 
 @pytest.mark.parametrize("schema", [*GOOD, *BAD])
-def test_schemas_refused_without_spark_are_refused_by_spark(spark: SparkSession, schema: str) -> None:
+def test_spark_refuses_each_schema_that_is_refused_without_spark(spark: SparkSession, schema: str) -> None:
     """Otherwise a schema that Spark accepts could be refused. Spark alone decides on all other schemas."""
 
     def parses() -> bool:
@@ -127,7 +127,7 @@ def test_inferred_schema_grows_inside_of_columns(lake: Lake) -> None:
     late = b'{"o": {"x": 2}}\n' * 3000 + b'{"o": {"x": 3, "y": "z"}}\n'
     lake.put("b.jsonl", late)
     lake.put("c.jsonl", [{"l": [{"p": {"q": 2, "r": 1.5}}, {}]}])
-    # The file of its slot is written again, with old and new rows.
+    # The next commit writes the file of this object's slot again, with old and new rows.
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}, {"o": {"y": "w"}}])
     result = lake.ingest()
     assert all(r.ok for r in result.slots.values())

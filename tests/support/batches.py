@@ -67,12 +67,13 @@ class World:
         self.announced: Counter[int] = Counter()
         self.unannounced: Counter[int] = Counter()
         self.marks: dict[Slot, list[str]] = {}
-        """The marks of the entries."""
+        """By slot, the marks: one text for each entry in the queue."""
         self.looks = 0
-        """The number of reads of the marks."""
+        """How often the planner has read the marks."""
         self.listings = 0
         self.hidden: set[int] = set()
-        """Slots in which a queued signal has overwritten a plain signal. No reader can see the plain signal any more.
+        """Slots in which a queued signal has overwritten an unqueued signal. No reader can see the unqueued signal any
+        more.
         """
         self.runs: dict[str, Run] = {}
         self.versions: Counter[int] = Counter()
@@ -140,7 +141,7 @@ class World:
         self.signal("_", queued=queued, alone=alone)
 
     def looked(self) -> dict[Slot, list[str]]:
-        """Reads the marks of the entries, for each slot that has entries."""
+        """The marks of each slot that has entries, as the planner reads them."""
         self.looks += 1
         return {slot: list(marks) for slot, marks in self.marks.items()}
 
@@ -172,8 +173,8 @@ class World:
         return self.planner().tick(SensorState.loads(self.cursor))
 
     def launch(self, tick: Tick, *, only_part: int | None = None) -> None:
-        """Handles a tick's result as Dagster does: starts the requested runs, and marks silent runs as failed. For each
-        run key, there is only ever one run.
+        """Handles a tick's result as Dagster does: starts the requested runs, and marks the tick's `silent_runs` as
+        failed. For each run key, there is only ever one run.
         """
         for request in tick.requests:
             if request.run_key not in self.runs and only_part in (None, request.part):

@@ -46,7 +46,7 @@ class Block:
     body: str
 
 
-# A program that replaces the AWS CLI, on machines without it.
+# A replacement for the AWS CLI, on machines that do not have the CLI.
 _AWS: Final = f"""#!{sys.executable}
 import sys
 from urllib.parse import urlsplit
@@ -143,7 +143,7 @@ class Place:
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
     def write_source(self, *, options: str = "") -> Path:
-        """Writes the YAML of the source to the file that its first line names. Returns this file."""
+        """Writes the YAML of the source to the file that the YAML's first line names. Returns this file."""
         text = source()
         file = self.folder / text.splitlines()[0].removeprefix("# ")
         file.parent.mkdir(parents=True)

@@ -49,7 +49,7 @@ class Driver:
         self.process.stdin.write(json.dumps(run).encode() + b"\n")
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The run's next line; None if there is no line yet."""
+        """The next line of the driver's output; None if there is no line yet."""
         assert self.process is not None
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], seconds)[0]:
@@ -79,7 +79,7 @@ class Driver:
             if entry.name.isdigit():
                 with suppress(OSError, IndexError, ValueError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    # A process that ends between the two reads is left out.
+                    # A process that ends before this second read is left out.
                     command = (entry / "cmdline").read_bytes()
                     parents[int(entry.name)], commands[int(entry.name)] = int(stat[1]), command
         daemons = {pid for pid in parents if b"pyspark.daemon" in commands[pid]}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "durations.json"
 SHOWN = 25
 SHOWN_FROM_SECONDS = 60.0
-"""The list is shown only after test runs that take at least this time. So a run of one test file shows no list."""
+"""Durations are shown only after test runs that take at least this time. So a run of one short test file shows none."""
 
 
 class Durations:

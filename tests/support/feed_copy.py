@@ -70,8 +70,8 @@ class FeedCopy:
         if whole:
             shares = all_rows(found)
         output = with_changes(arrow_schema(found.metadata.schema))
-        # Everything is read before the first change is applied: if the store fails, nothing is applied. Deletions come
-        # first.
+        # Everything is read before the first change is applied, so a failing store leaves the copy as it was.
+        # Deletions come first.
         read = [batch for share in shares for batch in share.read(table.reader.store, table.layout, output)]
         if whole:
             self.rows.clear()

@@ -36,7 +36,7 @@ class Site:
     fails: list[Exception] = field(default_factory=list)
     """The exceptions that the next batches raise."""
     before_plan: list[Callable[[], object]] = field(default_factory=list)
-    """The functions to call right before the next plans, one for each plan; the last function comes first."""
+    """The functions to call right before the next plans, one for each plan. The last function is called first."""
     poisoned: bool = False
     said: list[str] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ class Site:
 
 
 class Works:
-    """A replacement for a Spark session, which only answers that it works."""
+    """A replacement for a Spark session. Its only answer is that the session works."""
 
     def range(self, number: int) -> "Works":
         return self

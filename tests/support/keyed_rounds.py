@@ -1,7 +1,8 @@
 """Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion. The module also has derived
 tables of these rounds.
 
-The row's number determines all columns. So any set of numbers gives shared keys, ties, nulls and deletions.
+The row's number determines all columns. If there are enough numbers, rows share keys, and there are ties, nulls and
+deletions.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Listings in several chains, and servers that list keys in unusual orders."""
+"""Listings in several chains of LIST requests, and servers that list keys in unusual orders."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

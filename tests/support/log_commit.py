@@ -6,10 +6,12 @@ An ETag is a rising number, and a slot is the first letter of a key. `Rules` has
 Each rule can be switched off.
 
     ("log", v)          a version: parent, adds with their rows, removes
-    ("checkpoint", v)   the packs of the table as of v; ("last",): the newest checkpoint, since ("last at",)
+    ("checkpoint", v)   the packs of the table as of v
+    ("last",)           the version of the newest checkpoint
+    ("last at",)        the time at which `("last",)` was written
     ("manifest", n)     the states as of a version, under the number `n` that the version names
     ("pack", name)      rows, and when they were written
-    ("known",)          outside the prefix: table, newest version and its `n`
+    ("known",)          a record outside the prefix: the table, its newest version, and this version's `n`
 """
 
 from collections.abc import Generator
@@ -33,7 +35,7 @@ class Rules:
     conditional: bool = True
     """The request that creates a version requires that the version does not exist."""
     fresh_numbers: bool = True
-    """`n` is new in each attempt."""
+    """Each attempt to create a version has a new `n`."""
     own_number_is_mine: bool = True
     """If a version exists and has the writer's `n`, this writer has created it. (Answers can be lost, and requests can
     be repeated.)"""
@@ -78,8 +80,8 @@ class Rules:
     these packs any more.
     """
     age_from_first_look: bool = True
-    """A snapshot's age counts from before its first read, because a late PUT may create a version again that was
-    removed from the log. So staged files are never older than the snapshot.
+    """A snapshot's age counts from before its first read, so staged files are never older than the snapshot. This rule
+    is needed because a late PUT may create a version again that was removed from the log.
     """
     known_compares: bool = True
     """If `known` has another `n` for a version, the version was replaced. The version's writer then removes no entries.

@@ -1,5 +1,5 @@
-"""Rounds of two processes, in any order. A round is committed alone, after a round that was planned later, or in one
-version with another round.
+"""Rounds of two processes, in any order. A round is committed alone, or in one version with another round, or after
+another round that was planned later.
 """
 
 from collections.abc import Iterable

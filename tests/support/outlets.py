@@ -42,7 +42,7 @@ class FakePush:
 
 
 class SteppedDelivery(Delivery):
-    """A delivery worker. `step` does one beat, and one turn of each shard. `pushes`: the endpoints by URL."""
+    """A delivery worker. `step` does one heartbeat, and one turn of each shard. `pushes`: the endpoints by URL."""
 
     def __init__(self, queue, pushes, **settings):
         if not isinstance(pushes, dict):
@@ -90,7 +90,7 @@ def refusing(*keys):
 
 
 def run_for(delivery, clock, seconds, step=0.25):
-    """Runs the delivery for this time: a beat every `BALANCE_SECONDS`, with turns of shards between the beats."""
+    """Runs the delivery for this time. A heartbeat happens every `BALANCE_SECONDS`, with turns of shards in between."""
     ends, beat_at = clock.now + seconds, clock.now
     while clock.now < ends:
         if clock.now >= beat_at:

@@ -40,7 +40,7 @@ class World:
         return self.queue.stats(topic).reserved
 
     def mark(self, key):
-        """The mark in the signal of this key's slot; None if the signal does not exist."""
+        """The mark of queued writers in the signal of this key's slot; None if there is no mark or no signal."""
         found = self.objects.head(f"{KS}{slot_of(key)}")
         return found and found.metadata.get(QUEUED)
 

@@ -10,7 +10,7 @@ from s3notify_platform.table.snapshot import Snapshot
 
 
 def cut(table: LogTable) -> None:
-    """Deletes the versions below a new checkpoint. Two passes are needed: the first one marks the checkpoint."""
+    """Deletes the versions below a new checkpoint. Two vacuums are needed: the first one marks the checkpoint."""
     for _ in range(CHECKPOINT_EVERY + 1):
         table.committer.commit(Fence(), _newest(table))
     ahead = replace(table.committer, max_run_seconds=-3600.0)

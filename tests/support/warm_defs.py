@@ -14,7 +14,7 @@ from s3notify_platform.orchestration import S3NotifyComponent, s3_slot_asset
 
 PLACE = "S3NOTIFY_TEST_WARM"
 """The environment variable that says where the source is, because `ATTRIBUTES` does not. The variable `DEED` has the
-path of the file for the slot asset.
+path of the file that says what the slot asset does.
 """
 
 DEED = "S3NOTIFY_TEST_DEED"

@@ -83,8 +83,8 @@ def test_each_folder_has_a_description() -> None:
     assert [name for name, text in texts.items() if not text.lstrip("r").startswith('"""')] == []
 
 
-def test_at_most_twelve_shapes_carry_a_change() -> None:
-    """A change is described by few values, each declared once. The state of a run is not among them."""
+def test_at_most_twelve_classes_describe_a_change() -> None:
+    """Each of these classes of values is declared once. The state of a run is not among them."""
     shapes = [
         node.name
         for path in (PACKAGE / "engine" / "values").rglob("*.py")
@@ -126,7 +126,7 @@ def test_durations_name_files_that_exist() -> None:
     assert [name for name in stored if not (TESTS.parents[1] / name).is_file()] == []
 
 
-def test_each_feature_of_an_original_has_its_test() -> None:
+def test_each_test_that_is_named_in_seeds_md_exists() -> None:
     tests = TESTS.parent
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?` \|$", (tests / "SEEDS.md").read_text(), re.MULTILINE)
     assert len(named) > 20

@@ -5,10 +5,10 @@
 Each event is one persistent message. An entry leaves the queue only after the broker has confirmed its message
 (publisher confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the
 topic's name. With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is
-retried. With `ack=broker` the broker drops such a message. With `ack=none` an entry leaves the queue after its message
-was sent: a message that the broker refuses is lost. `message_id` is the event's id. Two messages with the same id are
-two deliveries of one entry. The worker authenticates to the broker by the topic's login: `basic`, or `certificate` by
-TLS.
+retried. With `ack=broker` the broker drops a message that reaches no queue. With `ack=none` an entry leaves the queue
+after its message was sent: a message that the broker refuses is lost. `message_id` is the event's id. Two messages with
+the same id are two deliveries of one entry. The worker authenticates to the broker by the topic's login: `basic`, or
+`certificate` by TLS.
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,8 @@
 Guarantees
     - At least once: an entry leaves the queue when its endpoint has answered 2xx, or when the entry becomes a dead
       letter. So an event may arrive twice.
-    - Unordered, even for one key: shards and retries overtake each other. Endpoints keep the greatest `sequencer` of
-      each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
+    - Unordered, even for one key: shards and retries overtake each other. Endpoints should keep the greatest
+      `sequencer` of each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
@@ -134,8 +134,8 @@ class Delivery:
 
     def beat(self) -> None:
         """Renews the leases, and delivers their shards. Store errors are reported, and the next beat retries."""
-        # A thread takes entries only while it holds its shard's `turning` lock. So this method can release a shard
-        # while it holds the shard's lock.
+        # A thread takes entries only while it holds its shard's `turning` lock. So no thread takes entries of the
+        # shards whose locks this method holds, and these shards can be released.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
         busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:
@@ -270,8 +270,8 @@ class DeliverySettings(EgressSettings):
     """Push the queued changes of all topics that have an endpoint, until SIGINT or SIGTERM.
 
     Delivery is at least once and unordered: an event may arrive twice, or after a later event of its key. An endpoint
-    keeps the greatest `sequencer` of each key, and drops an event whose `sequencer` is not greater. Sequencers are
-    compared as hexadecimal numbers.
+    should keep the greatest `sequencer` of each key, and drop an event whose `sequencer` is not greater. Sequencers
+    are compared as hexadecimal numbers.
 
     Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
     from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A login

@@ -5,7 +5,7 @@
 Guarantees
     - Before the call returns, each event was sent once, or counts as unsent. Nothing is stored or repeated: a crash, a
       refusal or a silent endpoint loses the notification. So a topic gets each event at most once in each call.
-    - A failure never fails the write. It is counted, and logged when the topic begins to fail.
+    - A failed delivery never fails the write. Each failure is counted, and logged when the topic begins to fail.
     - A call waits for all topics at the same time, and for each topic at most the topic's `timeout_seconds`. Requests
       to one topic are sent one after the other. Requests that have not begun within this time are not sent.
     - Endpoint, formats, acknowledgements, `Egress`, logins and HMAC keys work as in the delivery worker. But here the
@@ -74,15 +74,15 @@ class DirectDelivery:
         """Sends these changes, which have happened, to each topic that takes them and is not persistent.
 
         Returns for each event True if at least one of these topics takes the event. Raises no error of stores and
-        endpoints. Cost: no request to the queue, or 1 scan of the topics; and 1 request to the endpoint for each batch
-        of a topic's events.
+        endpoints. Cost: 1 scan of the topics, unless they were read within the last `known_seconds`; and 1 request to
+        the endpoint for each batch of a topic's events.
         """
         if not (wanted := list(events)):
             return []
         try:
             topics = self._queue.topics_as_of(self._clock.monotonic())
         except S3NotifyError as error:
-            for name in tuple(self._targets):  # for each topic of earlier calls, all events count as unsent
+            for name in tuple(self._targets):  # all events count as unsent, for each topic of earlier calls
                 self._note(name, len(wanted), f"the topics could not be read: {error}")
             return [False] * len(wanted)
         direct = [topic for topic in topics if not topic.settings.persistent]
@@ -179,7 +179,7 @@ class DirectDelivery:
             target.push.close()
 
     def _note(self, topic: str, unsent: int, error: str, *, sent: int = 0) -> None:
-        """Counts the sent and the unsent events. Logs the first failure of the topic after a success."""
+        """Counts sent and unsent events. Logs the topic's first failure, and the first one after each success."""
         with self._lock:
             self._counts.update(sent=sent, unsent=unsent)
             begins = bool(unsent) and topic not in self._failing

@@ -41,7 +41,7 @@ about 8 KB.
 """
 
 OPAQUE_MAX: Final = 2048
-"""Maximum number of characters of opaque data, which is sent with each event; Ceph's tests use as many."""
+"""Maximum number of characters of opaque data, which is sent with each event. Ceph's tests use texts of this length."""
 
 CONCURRENCY_MAX: Final = 64
 TIMEOUT_MAX_SECONDS: Final = 120.0

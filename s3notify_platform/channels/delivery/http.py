@@ -242,7 +242,7 @@ class _TimedSocket:
         return io.BufferedReader(_TimedReader(self))
 
     def close(self) -> None:
-        # `http.client` may close the socket while it still reads an answer without a declared length.
+        # `http.client` may close the socket before it has read all of an answer without a declared length.
         self._users -= 1
         if self._users == 0:
             self.inner.close()

@@ -6,7 +6,7 @@ Each event is one message, which has the object's key as its key: changes of one
 topic. An entry leaves the queue only after all in-sync replicas have acknowledged its message (`acks=all`). With
 `ack=none` an entry leaves the queue after its message was sent: a message that the broker refuses is lost. If the first
 broker does not answer, the other brokers are tried. If the url has no path, Kafka's topic has the name of our topic.
-The header `s3notify-event-id` is the event's id. Two messages with the same id are two deliveries of one entry. If the
+The header `s3notify-event-id` is the event's id. Two messages with the same id are two deliveries of one entry. If our
 topic has a login, the worker authenticates to the broker by this login: `basic` by SASL, `certificate` by TLS.
 
 The client, librdkafka, connects to any address that a broker returns. So the operator of the worker names the hosts

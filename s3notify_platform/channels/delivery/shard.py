@@ -2,10 +2,10 @@
 
 Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
 A refused batch is split in halves again and again, until the event at fault is alone. The other events are delivered in
-the same turn, for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent
-again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand return to the queue.
-Entries that the endpoint certainly did not process lose no attempt. While the circuit is open, only one entry at a time
-is taken, as a probe.
+the same turn, for about 2 log2(n) more requests if the batch had n events. A batch without an answer fails as a whole,
+and its entries are sent again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand
+return to the queue. Entries that the endpoint certainly did not process lose no attempt. While the circuit is open,
+only one entry at a time is taken, as a probe.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -91,7 +91,7 @@ class ShardDelivery:
         try:
             wait = self._turn()
         except FencedError:
-            return _LAPSED_SECONDS  # the lease was renewed late, or is lost: `Worker.balance` finds out
+            return _LAPSED_SECONDS  # the lease was renewed late, or is lost: `Worker.balance` finds out which
         except (UnavailableError, UnknownOutcomeError):
             self._count("store_errors", 1)
             self._troubles += 1
@@ -147,7 +147,7 @@ class ShardDelivery:
         try:
             while todo:
                 if self.ended.is_set():
-                    return  # this delivery was stopped, or another worker owns the shard and delivers the other entries
+                    return  # this delivery was stopped, or another worker now owns the shard and its remaining entries
                 if not self._valid():
                     known.failed(_flat(todo), "the lease was not renewed in time", begun=False)
                     return

@@ -2,7 +2,7 @@
 
 Guarantees. Everything is checked before anything is written. When a put or a delete is answered, the new configurations
 apply to each later change. Entries that are in the queue already are delivered as before. Topics change one by one. So
-two concurrent puts may leave a mixture, and after an error a put may be partly done. In both cases put the
+two concurrent puts may leave a mixture of both, and after an error a put may be partly done. In both cases put the
 configurations again.
 """
 

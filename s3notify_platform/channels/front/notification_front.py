@@ -12,7 +12,7 @@
 | the store does not answer; too many requests | 503 ServiceUnavailable with Retry-After: clients try again |
 | `GET /health` | 200, without a signature |
 
-Each request may be sent again, even if its answer was lost: a repeated request has the same effect.
+Each request may be sent again, for example if its answer was lost: a repeated request has the same effect.
 
 Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
 changes of the bucket go to the topics that this API made. The client cannot see or change other topics, nor read an

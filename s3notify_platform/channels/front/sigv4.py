@@ -141,7 +141,7 @@ def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> Non
 
 
 def pairs_of(query: str) -> list[tuple[str, str]]:
-    """The decoded names and values of a query; bytes that are not UTF-8 stay distinct."""
+    """The decoded names and values of a query. Different bytes that are not UTF-8 give different texts."""
     pairs = (part.partition("=") for part in query.split("&") if part)
     return [(_decoded(name), _decoded(value)) for name, _, value in pairs]
 

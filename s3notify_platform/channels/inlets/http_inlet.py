@@ -1,11 +1,11 @@
 """Inlet over HTTP for the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
-Guarantees. 200 means that every change in the post is durable in its persistent topics, and signalled. If the answer is
-neither 200 nor 400, or is missing, the sender must send the post again; duplicates do no damage.
+Guarantees. 200 means that every change in the post is durable in each persistent topic that takes it, and signalled. If
+the answer is neither 200 nor 400, or is missing, the sender must send the post again; duplicates do no damage.
 
 | answer | when |
 |---|---|
-| 200 | durable; also if no event of the post concerns this inlet |
+| 200 | the changes are durable, or no event of the post concerns this inlet |
 | 400 | not an S3 event message: do not send it again. The post is kept as poison with its reason |
 | 401 | the secret is missing or wrong; the body is not read |
 | 404, 405 | not a POST to `/` |
@@ -333,7 +333,7 @@ def _secret_of(head: Head) -> str:
 
 
 def _is_known(secret: str, digests: Sequence[bytes]) -> bool:
-    """True if the secret matches. Takes the same time for any secret, and for a match with any digest."""
+    """True if the secret has one of these digests. Takes the same time for any secret, and whichever digest it has."""
     found = _digest(secret)
     return sum(hmac.compare_digest(found, digest) for digest in digests) > 0
 

@@ -11,17 +11,19 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 | a later request, from its first byte to its last | `request_seconds` (408) |
 | the body of the first request; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
-| request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than the declared length |
+| request head | about `head_bytes` (431) |
+| body | `body_bytes` (413), and never more than the declared length |
 
 A request is admitted by its head alone: the body of a refused request is not read. So `strangers` limits the
 connections that a client without a secret has for each of its addresses, and `stranger_seconds` limits the time of each
 connection. In some applications the body, too, is needed to prove the sender (a signature). Such an application returns
-`UNPROVEN`. Then the body, too, must arrive within `stranger_seconds`, and the application's answer admits the request.
+`UNPROVEN`. Then the body, too, must arrive within `stranger_seconds`, and only an answer with `admits` admits the
+request.
 
 A trusted proxy's connection counts for the client whose request came last over the connection (`proxies`). Before its
-first request, such a connection counts for no client, because HTTP proxies send only whole heads. If a client has
-as many unadmitted connections as `strangers` permits, its next request is refused with 503. An admitted request is
-never refused in this way.
+first request, such a connection counts for no client. This does no damage: HTTP proxies send only whole heads, so no
+client can occupy the connection by a slow head. If a client has as many unadmitted connections as `strangers` permits,
+its next request is refused with 503. An admitted request is never refused in this way.
 """
 
 import asyncio
@@ -69,10 +71,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path, query as it was sent, and headers by lower-case name. If a header is repeated, only the last one is
-    kept.
+    """Method, path, query as it was sent, and headers by lower-case name.
 
-    Repeated headers of proxies are joined by commas.
+    If a header is repeated, only the last one is kept; but repeated headers of proxies are joined by commas.
     """
 
     method: str

@@ -98,7 +98,7 @@ class _Report:
     taken: bool = False
     """True if at least one topic takes the event."""
     queued_at: int = 0
-    """The tick of the event's newest entry; 0 if the event has no entry."""
+    """The tick (see `_Memory`) of the event's newest entry; 0 if the event has no entry."""
     news: bool = False
     """True if a step was done for the first time."""
     outcome: Outcome | None = None
@@ -120,7 +120,7 @@ class _Retry:
 
 
 class _Memory:
-    """The time of each of the last steps, in ticks. Thread-safe.
+    """The tick of each of the last steps: a number that rises with each call of `tick`. Thread-safe.
 
     An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
     with a greater tick was sent after the entry became durable.

@@ -1,4 +1,5 @@
-"""The address that a request counts for: the peer's address, or, behind trusted proxies, the proxy's client.
+"""The address for which a request counts in the limits of connections: the peer's address or, behind trusted proxies,
+the address of the proxy's client.
 
 A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
 this address was sent by the client. So only text from trusted proxies is used: a request counts for the right-most

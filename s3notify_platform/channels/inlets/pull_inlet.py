@@ -1,7 +1,7 @@
 """The inlet from any message queue: receive messages, pass them to the intake, delete or hide them.
 
 Steps
-    1. Messages are received, up to `GATHER` at a time while more are available.
+    1. Messages are received while more are available, up to `GATHER` together.
     2. During the processing, a heartbeat keeps the messages hidden from other inlets.
     3. The events of the messages are passed to `Intake.accept`: they become durable in every topic, and signalled.
     4. A message is deleted only after that.
@@ -21,8 +21,8 @@ Outcomes of a message
       as if it were no S3 event message.
     - A clean stop: messages in progress become visible again immediately.
 
-Any number of inlets may share a queue. Requests: 1 receive every `RECEIVE_SECONDS` if idle; for 100 messages, in
-batches of 10, 10 receives, 10 deletes and one `accept`.
+Any number of inlets may share a queue. Requests: 1 receive every `RECEIVE_SECONDS` if idle. If messages come in batches
+of 10, 100 messages cost 10 receives, 10 deletes and one `accept`.
 """
 
 import logging

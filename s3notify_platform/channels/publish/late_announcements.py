@@ -56,10 +56,11 @@ class LateAnnouncements:
 
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
         """All topics as of the time of these changes. If the topics could not be read: None, and the signal is not
-        marked.
+        marked as queued.
 
-        If all changes are reserved and happened in time, the topics that this process knows suffice, and no request is
-        made. Otherwise, the topics are read, for example because a change in doubt may still happen later.
+        If all changes are reserved, and happened soon after the topics were read, the topics that this process knows
+        suffice, and no request is made. Otherwise, the topics are read, for example because a change in doubt may still
+        happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
@@ -74,7 +75,8 @@ class LateAnnouncements:
 
     def push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
         """Pushes changes whose reservation was resolved meanwhile, or that are missing in a new topic. The reconciler
-        has no reservation for these changes. The topic may be full now, or the event too large for the topic.
+        has no reservation for these changes. If the topic is full now, or an event is too large for it, the change
+        counts as not announced.
         """
         todo = list(works)
         for _ in attempts(self._clock, ANNOUNCE_ATTEMPTS, base=0.5):
@@ -101,7 +103,7 @@ class LateAnnouncements:
     def reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
         """Makes new reservations for writes still in doubt; the reconciler resolves these reservations later.
 
-        If the new reservations fail, too, the caller gets `Unknown`, and the signal is not marked.
+        If the new reservations fail, too, the caller gets `Unknown`, and the signal is not marked as queued.
         """
         for work in works:
             with suppress(S3NotifyError):

@@ -1,4 +1,4 @@
-"""A publisher made from names, for programs that write."""
+"""A publisher made from the names of a source and its bucket, for programs that write objects."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ exist yet 2 s before the write began, or if all topics that the writer knew were
 |---|---|
 | the topics | 1 scan each 2 s; if a write is not reserved, or not answered in time, 1 more after it |
 | reserve, commit | t × 2 writes for each 256 changes that fit into one shard |
-| room | t × 1 `add` (if the queue is on a bucket: 1 or 2), for up to 32 changes together |
+| space in the topics | t × 1 `add` (if the queue is on a bucket: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
 | a new topic | as many as `NotificationQueue.push_many` |
 | a refused change, or a conflict | 1 `add` for each shard |
@@ -159,7 +159,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
-        """Applies all changes; returns an outcome for each. If a topic is nearly full, the first changes get room.
+        """Applies all changes; returns an outcome for each. If a topic is nearly full, only the first changes fit.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
         write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). In a large batch,

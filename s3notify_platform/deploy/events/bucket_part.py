@@ -74,7 +74,7 @@ class EventBridgeSwitch:
 
 
 def check_apart(found: BucketNotifications, wanted: Notification) -> None:
-    """`UsageError` if S3 would refuse the notification, because another notification matches some of its events.
+    """`UsageError` if S3 would refuse the notification, because another notification matches some of the same events.
     Pure.
     """
     others = [one for one in found.each if one.id != wanted.id and one.overlaps(wanted)]
@@ -88,5 +88,5 @@ def check_apart(found: BucketNotifications, wanted: Notification) -> None:
     )
     raise UsageError(
         f"the bucket's notification {others[0]} matches some of the same events, and S3 refuses that: {how}; or narrow "
-        "its prefix"
+        "that notification's prefix"
     )

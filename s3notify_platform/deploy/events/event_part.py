@@ -11,7 +11,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import ConflictError
 
 STATEMENT_ATTEMPTS: Final = 10
-"""All attempts take about 15 s, because AWS may return the previous policy for some seconds."""
+"""The attempts together take about 15 s. AWS may return the previous policy for some seconds."""
 
 Json = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Part(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StatementPart:
-    """One statement of a policy that may have other statements, found by its `Sid`.
+    """One statement of a policy, found by the statement's `Sid`. The policy may have other statements, too.
 
     `read` returns the policy, or None if its resource does not exist; `write` replaces the whole policy. AWS has no
     condition for this write: a change that others write in the milliseconds between our read and our write is lost. If

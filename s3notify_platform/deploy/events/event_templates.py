@@ -46,7 +46,7 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
         },
     }
     notification: Json = {
-        "//": "This resource replaces all notifications of the bucket: have one per bucket, with all notifications.",
+        "//": "This resource replaces all notifications of the bucket: keep one per bucket, with all notifications.",
         "bucket": site.bucket.bucket,
         "depends_on": [f"aws_sqs_queue_policy.{_NAME}"],
         **_terraform_others(site, others),

@@ -17,7 +17,7 @@ from s3notify_platform.stores.aws.service_requests import ServiceRequests
 
 _EVENTS: Final = frozenset(("s3:ObjectCreated:*", "s3:ObjectRemoved:*"))
 _LIFECYCLE: Final = "s3:ObjectLifecycle:Expiration:Current"
-"""Gateways before Reef do not know this event."""
+"""Gateways that are older than Ceph Reef do not know this event."""
 
 
 def receiver_url(url: str, secret: str) -> str:
@@ -30,7 +30,9 @@ def receiver_url(url: str, secret: str) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GatewayTopic:
-    """The topic, which posts each change until the inlet answers. `receiver`: the inlet's URL without its secret."""
+    """The topic, which keeps posting each change until the inlet answers. `receiver`: the inlet's URL without its
+    secret.
+    """
 
     name: str
     receiver: str
@@ -74,7 +76,7 @@ class GatewayTopic:
             self.sns.ask("delete_topic", TopicArn=arn)
 
     def _endpoint(self, arn: str) -> str:
-        """The URL that the topic posts to; "" if the gateway does not show the URL, as without TLS."""
+        """The URL that the topic posts to; "" if the gateway does not show the URL, for example without TLS."""
         try:
             found = self.sns.ask("get_topic_attributes", TopicArn=arn) or {}
             return str(json.loads(found["Attributes"]["EndPoint"])["EndpointAddress"])

@@ -14,7 +14,7 @@ from s3notify_platform.protocols.keyspace import WatcherState
 EVERYTHING: Final = -1
 """Means all slots, in a batch that compares the whole source.
 
-Only the first batch, and one batch for each new topic, compare the whole source.
+For example, the first batch compares the whole source, and so does one batch for each new topic.
 """
 
 
@@ -24,9 +24,9 @@ class BatchPayload:
     find the changes.
 
     `rescans`: the slots of the rescan backlog that this batch compares with a listing, in the form of `Rescans.slots`.
-    `last_attempt`: slots that are parked if they fail again. Unreadable objects of these slots go to quarantine in this
-    batch. `topic`: the topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms`
-    (by the sensor's clock) are only displayed.
+    `last_attempt`: slots that are parked (not retried for a long time) if they fail again. Unreadable objects of these
+    slots go to quarantine in this batch. `topic`: the topic's epoch when the batch was opened. `signalled_ms` (by the
+    store's clock) and `opened_ms` (by the sensor's clock) are only displayed.
     """
 
     slots: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class Failing:
     not_before_ms: int
     reason: str
     group: int
-    """The number of the group, which is its first slot. The slots of a group are requested together.
+    """The number of the group is the number of its first slot. The slots of a group are requested together.
 
     Slots that failed together become two groups.
     """

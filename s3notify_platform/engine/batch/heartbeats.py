@@ -47,7 +47,7 @@ class Beat:
 
     @classmethod
     def loads(cls, body: bytes) -> Self:
-        """Inverse of `dumps`. A body that another version of this package wrote gives number 0, which never changes."""
+        """Inverse of `dumps`. If another version of this package wrote the body, the number is 0, and stays 0."""
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError):

@@ -37,9 +37,10 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """The pulse of runs, by run id.
+    """The ids of the living runs and of the silent runs.
 
-    `progress`: the number of heartbeats (-1: none yet), and when the watcher first saw this number, in ms of its clock.
+    `progress`: for each run, the number of heartbeats (-1: none yet), and when the watcher first saw this number, in ms
+    of its clock.
     """
 
     progress: Mapping[str, tuple[int, int]]

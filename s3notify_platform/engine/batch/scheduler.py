@@ -330,7 +330,9 @@ class BatchPlanner:
             if compared_all:
                 state = replace(state, enumerated=batch.topic)
             notes.append(
-                f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
+                f"batch {batch.id} left {len(missing)} slots uncommitted"
+                if missing
+                else f"batch {batch.id} done"
             )
         if unsure:
             state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)

@@ -105,7 +105,7 @@ class ShortCursor:
         return json.dumps(body)
 
     def _short(self, failing: dict[str, Any], record: str) -> dict[str, Any]:
-        """Returns the cursor's part about failing slots. `record`: the record that the stored cursor has for them."""
+        """Returns the cursor's part about failing slots. `record`: the name of their record in the stored cursor."""
         value = json.dumps(failing).encode()
         if len(value) > FAILING_MAX:
             name = blake3(value).hexdigest(length=16)
@@ -162,7 +162,7 @@ def _part_of(cursor: str, name: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts by place."""
+    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts by the digest's index."""
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

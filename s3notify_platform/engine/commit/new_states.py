@@ -33,8 +33,8 @@ class RoundFacts:
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
     `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: for each slot, the number
-    of its objects in quarantine. `evolving`: true while the schema can still be widened. Until it is False, a slot with
-    fields that are not in the schema waits for the wider schema.
+    of its objects in quarantine. `evolving`: true if the schema can still be widened. Then a slot with fields that are
+    not in the schema waits for the wider schema.
     """
 
     label: int
@@ -141,7 +141,8 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
         case "keep":
-            # A deleted object cannot be read again. If its state is marked as expired, no further read is requested.
+            # A deleted object cannot be read again. Its state is marked as expired, so that no further read is
+            # requested.
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":

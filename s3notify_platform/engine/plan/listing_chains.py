@@ -3,7 +3,7 @@ LISTs.
 
 The keys at which the listing is cut into chains come from the source's table. A hash assigns keys to slots, so the
 committed keys of one slot are a uniform sample of all keys. Without committed keys, there is only one chain. One chain
-is slow, but all objects are read next, which takes many times as long.
+is slow, but then all objects must be read, too, which takes many times as long.
 
 The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 

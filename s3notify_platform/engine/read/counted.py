@@ -45,7 +45,7 @@ def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None
 
 
 class Counted:
-    """Counts rows and rejects of objects that are parsed together. An object's number is its place in `versions`.
+    """Counts rows and rejects of objects that are parsed together. A `place` is an object's index in `versions`.
 
     `metas` returns the metadata of the objects' GETs.
     """
@@ -82,7 +82,7 @@ class Counted:
         self._mismatches.append(parsed.mismatches)
         self._fields += parsed.new_fields
         if len(parsed.index):
-            if self._mismatched:  # only with `rescue`: `quarantine` rejects the object before it is parsed
+            if self._mismatched:  # only if mismatches are rescued; otherwise the object was rejected before
                 rows = np.bincount(parsed.index, minlength=len(self._versions))
                 parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._mismatched)
                 self._mismatches.append(

@@ -34,10 +34,10 @@ def isolated(
 ) -> Iterator[Found]:
     """Yields the results of `parse` for `objects`.
 
-    If `parse` raises, each half of the objects is parsed separately, down to the object at fault, for which `failed`
-    makes the result. The results of a part wait until the whole part is parsed, but at most `HELD_BYTES` of results
-    wait. If `parse` raises after some results of the part were yielded, this function raises the error, too. Then the
-    Spark task fails, and the objects of its slots are tried one by one (`spark.spark_jobs`).
+    If `parse` raises, the objects are halved, and each part is parsed separately, down to the object at fault. `failed`
+    makes the result of this object. The results of a part wait until the whole part is parsed, but at most `HELD_BYTES`
+    of results wait. If `parse` raises after some results of the part were yielded, this function raises the error, too.
+    Then the Spark task fails, and the objects of its slots are tried one by one (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

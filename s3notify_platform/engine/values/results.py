@@ -21,16 +21,16 @@ Progress = Callable[[str], None]
 class SlotResult:
     """The result of one slot in a run.
 
-    `generation`: the table version that last changed the slot; 0 if no table version has changed the slot. `rows` and
-    `rejects` count the records of the `objects` that were read, before any transform. `without_records` counts the
-    objects with bytes, but without rows and rejects. `live_rows` counts all rows of the slot after the commit.
-    `failed_objects`: keys of objects whose read failed and that are not in quarantine, with the reason. `quarantined`:
-    keys of objects whose read failed and that are in quarantine now. `unavailable`: keys that cannot be read because of
-    an outage of the store; `outage`: an outage concerns the whole slot. `traces`: the tracebacks of unforeseen errors,
-    by key; `trace`: the traceback of the slot's own error. `made_by`: the version of the code that made the slot's rows
-    (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's slot from which the
-    derived slot was made. `complete`: true if the run had enough time to read all of the slot; if false, request the
-    slot again.
+    `generation`: the table version that last changed the slot; 0 if no table version has changed the slot. `objects`
+    counts the objects that were read; `rows` and `rejects` count their records, before any transform. `without_records`
+    counts the objects with bytes, but without rows and rejects. `live_rows` counts all rows of the slot after the
+    commit. `failed_objects`: keys of objects whose read failed and that are not in quarantine, with the reason.
+    `quarantined`: keys of objects whose read failed and that are in quarantine now. `unavailable`: keys that cannot be
+    read because of an outage of the store; `outage`: an outage concerns the whole slot. `traces`: the tracebacks of
+    unforeseen errors, by key; `trace`: the traceback of the slot's own error. `made_by`: the version of the code that
+    made the slot's rows (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's
+    slot from which the derived slot was made. `complete`: true if the run had enough time to read all of the slot; if
+    false, request the slot again.
     """
 
     slot: Slot

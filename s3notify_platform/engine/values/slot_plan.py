@@ -75,7 +75,7 @@ def planned_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Planned]:
 class Plan:
     """A round's work, by slot, and the requests that were needed to find it.
 
-    `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
+    Slots in `failed` have no plan, because their bucket or state could not be read. `chains`: the number of chains in
     which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop. If a chain does
     not stop, the server does not list correctly after a given key.
     """

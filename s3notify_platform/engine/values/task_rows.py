@@ -72,7 +72,7 @@ class FailedSlot:
 
     @classmethod
     def of(cls, slot: Slot, error: Exception) -> "FailedSlot":
-        """Returns the failure of a slot by this error."""
+        """Returns the slot's failure, which this error has caused."""
         trace = "" if isinstance(error, S3NotifyError) else trace_of(error)
         return cls(slot=slot, error=described(error), outage=is_outage(error), trace=trace)
 

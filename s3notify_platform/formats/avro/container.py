@@ -331,7 +331,7 @@ class _Batch:
             )
         header = self._header
         self._nulls += block.count * header.nulls
-        # Each item of a list takes at least one byte.
+        # Each item of a list takes at least one byte, so a list cannot have more items than the block has bytes.
         if max(self._nulls, len(block.records) * header.nested_nulls) > MAX_ROW_GROUP_CELLS:
             raise UnreadableError(f"more than {MAX_ROW_GROUP_CELLS} values of fields that are always null")
         if len(block.records) > header.block_bytes:

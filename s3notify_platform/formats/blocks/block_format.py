@@ -20,7 +20,7 @@ def most_decoded(size: int) -> int:
 def bytes_of(rows: pa.Table) -> int:
     """Returns the number of bytes of these rows, without columns that are all null.
 
-    The file itself may lack such a column.
+    A column that is all null may be missing in the file itself.
     """
     return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 

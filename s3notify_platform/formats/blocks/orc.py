@@ -9,8 +9,8 @@ from the year 1677 to 2262. So a stripe with a time outside of these years is on
 has this time.
 
 Memory: one decoded stripe, whose size is known only after decoding. The number of the file's rows is checked before
-decoding. If an object in memory has texts or lists, it is decoded twice. The first decoding only counts bytes: ORC
-stores a repeated text once, but the decoded rows repeat the text.
+decoding. An object in memory is decoded twice if it has texts, lists or very many values. The first decoding only
+counts bytes. The count is necessary because ORC stores a repeated text once, but the decoded rows repeat the text.
 """
 
 from collections import deque

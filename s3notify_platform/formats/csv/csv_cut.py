@@ -36,8 +36,8 @@ class Dialect:
     """The dialect of a CSV: how values are separated, quoted and escaped; which lines are not records; which texts are
     null.
 
-    `delimiter`, `quote`, `escape` and `comment` are one ASCII character, or empty if unused. `names`: the column names,
-    if the first line of an object is not a header. `nulls` are separated by `|`.
+    `delimiter`, `quote`, `escape` and `comment` are one ASCII character each, or empty if unused. `names`: the column
+    names, if the first line of an object is not a header. `nulls` are separated by `|`.
     """
 
     delimiter: str = ","

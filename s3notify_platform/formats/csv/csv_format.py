@@ -368,7 +368,7 @@ def csv_options(
 def types_of_texts(
     rows: Sequence[Mapping[str, str]], names: list[str], nulls: str, notation: Notation
 ) -> pa.Schema:
-    """Infers the types of these columns from texts by name. An empty or missing text is null."""
+    """Infers the types of these columns from the texts in `rows`. An empty or missing text is null."""
     lines = "".join(",".join(_quoted(row.get(name)) for name in names) + "\n" for row in rows)
     return inferred_types(lines.encode(), names, names, Dialect(nulls=nulls), notation)
 

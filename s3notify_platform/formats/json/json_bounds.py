@@ -1,7 +1,7 @@
 """Finds out, without a parser, how deep and how large parsed JSON will be. The check is necessary because pyarrow 26
 has no limits.
 
-Deep nesting crashes the process. Many objects with different keys become a table with a row for each object, and a
+Deep nesting crashes the process. Many objects with different keys become a huge table, with a row for each object and a
 column for each key.
 """
 
@@ -71,8 +71,8 @@ def too_deep(records: Records) -> Iterator[int]:
 def check_json_lines(records: Records) -> None:
     """Raises unless each line is one object.
 
-    Without this check, a record that is cut at its line's end could continue on the next line: pyarrow would make one
-    row of two lines. A `null` in place of the first object, and deep nesting, crash the process inside pyarrow 26.
+    Without this check, pyarrow would make one row of two lines if a record does not end on its own line. A `null` in
+    place of the first object, and deep nesting, crash the process inside pyarrow 26.
     """
     octets = np.frombuffer(records.body, np.uint8)
     first, last = octets[records.start], octets[records.end - 1]

@@ -1,7 +1,7 @@
 """Checks JSON records quickly: one pattern for a schema is matched with many records together.
 
-The check only finds suspect records. In rare cases, the check accepts more or less than the JSON reader, for
-example surplus commas, or February 30.
+The check only finds suspect records. In rare cases, the check accepts less than the JSON reader, or more: for example
+surplus commas, or February 30.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Reads JSON lines with pyarrow, and adds the values that pyarrow cannot read: dates, times that are too fine for
-pyarrow, and values in another notation.
+"""Reads JSON lines with pyarrow, and converts the values that pyarrow cannot read itself: dates, times that are too
+fine for pyarrow, and values in another notation.
 
 These values are read as strings, and then cast. A column of numbers with a decimal comma may also have JSON numbers. If
-a block has only JSON numbers, pyarrow reads the numbers itself.
+the columns of this kind have only JSON numbers in a block, pyarrow reads the numbers itself.
 """
 
 import json

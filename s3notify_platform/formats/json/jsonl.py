@@ -60,9 +60,9 @@ T = TypeVar("T")
 _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
-"""Above this number of columns, `JsonLines` reads only the columns that it expects.
+"""If a schema has more columns, `JsonLines` first reads only the columns that the previous block had.
 
-Most columns are then missing in most records, and pyarrow takes 0.1 µs for each null.
+Most records then lack most columns, and pyarrow takes 0.1 µs for each null.
 """
 
 
@@ -122,8 +122,8 @@ class JsonLines(Parser):
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
-        """The columns that the reader expects: all columns or, if the schema has many columns, the columns of the
-        previous block.
+        """The columns that are expected in the next block: all columns or, if the schema has many columns, the columns
+        of the previous block.
         """
         if self._columns > _MANY:
             self._occurring = pa.schema([])
@@ -259,9 +259,8 @@ class JsonLines(Parser):
         return self._noted(self._read(joined, "infer"))
 
     def _noted(self, table: pa.Table) -> pa.Table:
-        """Returns the table.
-
-        If the schema has many columns, the next block is expected to have this table's columns.
+        """Returns the table. If the schema has many columns, notes the columns of the table as those that are
+        expected in the next block.
         """
         if self._columns > _MANY:
             having = {name for name in table.schema.names if table[name].null_count < table.num_rows}

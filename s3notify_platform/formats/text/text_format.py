@@ -3,13 +3,13 @@ encoded.
 
 Whole objects are joined and parsed together. A split is read as in Hadoop: the split has all records that begin in it,
 and its last record may end behind the split. A split also reads the byte before its start, to find where its first
-record begins. In a quoted format, this byte must be outside of all quoted values, and only a read of the text before it
-can show this. So splits of a quoted format are read one after the other.
+record begins. In a quoted format, the search works only if this byte is outside of all quoted values. Only a read of
+the text before the byte can show this. So splits of a quoted format are read one after the other.
 
 An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. For such an object, an
 offset counts records. The split with `start` 0 reads from the beginning. A split with `by_record` skips the first
 `start` records, and reads the records behind them. If only the content shows the compression or encoding, the object
-may have been split already: then its other splits return no record.
+may already have splits that begin at byte offsets. These splits return no record, except the split with `start` 0.
 """
 
 from abc import abstractmethod
@@ -57,7 +57,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.source_enumerator import Split
 
 DECODED_BYTES: Final = 64 << 20
-"""The compressed and encoded objects of a window are parsed together up to this decoded size."""
+"""Largest decoded size of the compressed and encoded objects that one call parses together."""
 
 SAMPLE_RECORDS: Final = 1000
 """Maximum number of an object's records that inference looks at."""
@@ -97,7 +97,7 @@ class TextFormat(Format):
         return None
 
     def header(self, head: bytes) -> slice | None:
-        """Returns the place of the header in a text; None if the text is empty.
+        """Returns the byte range of the header in a text; None if the text is empty.
 
         `head`: the first `header_bytes` of the text. Raises `CorruptError` if the text has no header.
         """
@@ -239,7 +239,7 @@ class TextFormat(Format):
     def _opened(
         self, head: bytes, target: Target, *, reject: bool
     ) -> Generator[Parsed, None, _Opened | None]:
-        """Opens a text that begins with `head`. Returns None if the text has nothing to read.
+        """Opens a text that begins with `head`. Returns None if the text is empty, or if its header is invalid.
 
         If the header is invalid and `reject` is true, yields a reject with the reason.
         """

@@ -9,14 +9,15 @@ executes runs one after another in its main thread.
     launcher ── "run R of this code" ──► supervisor ── an idle worker has this code: R is claimed, then "yes" ──► worker
         └── no supervisor, or "no": the default launcher starts a process       └── no worker: one is started for later
 
-A run is claimed before a worker gets the run. The claim is a file in the home, created on the condition that this file
-is absent. A launcher that gets no answer claims the run for the default launcher. If this claim fails, a worker has the
-run. So the default launcher never starts a run that a worker has.
+A run is claimed before a worker gets the run. The claim is a file in the folder `warm` of DAGSTER_HOME, created on the
+condition that this file is absent. A launcher that gets no answer claims the run for the default launcher. If this
+claim fails, a worker has the run. So the default launcher never starts a run that a worker has.
 
-A terminated run is interrupted, and its Spark jobs are cancelled; after ten seconds its worker is killed. A worker is
-replaced in four cases: after such a kill, after its own end, when the code server has other code, and at a limit. If a
-worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
-the supervisor dies, its workers end, and the next supervisor reports their runs.
+A terminated run is interrupted, and its Spark jobs are cancelled. The run's worker ends after the run, and is killed
+after ten seconds at the latest. A worker is replaced in four cases: after a terminated run, if it ended by itself, if
+the code server has other code, and if the worker has reached a limit of runs or memory. If a worker dies during its
+run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When the supervisor dies,
+its workers end, and the next supervisor reports their runs.
 
 `coordinator`: a run skips the queue if the queue is empty and a warm worker may take the run. In the queue, a run waits
 for up to a second.

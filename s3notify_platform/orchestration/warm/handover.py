@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 from s3notify_platform.kernel.errors import UnavailableError
 
 HANDOVER_SECONDS: Final = 10.0
-"""Seconds that a launcher waits for an answer. The supervisor answers at once, because the answer waits for nothing."""
+"""Seconds that a launcher waits for an answer. The supervisor answers at once, and does not first wait for a worker."""
 
 MESSAGE_MAX: Final = 1 << 20
 _PATH_MAX: Final = 100

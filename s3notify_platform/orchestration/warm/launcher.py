@@ -1,4 +1,4 @@
-"""The run launcher: hands warm runs over to the home's supervisor, and all other runs to Dagster's default launcher."""
+"""The run launcher: hands warm runs over to the supervisor, and all other runs to Dagster's default launcher."""
 
 import os
 import subprocess
@@ -176,8 +176,8 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
     spark = run.tags.get(WARM_TAG)
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     if spark is None and run.asset_selection and checked <= run.asset_selection:
-        # A run from the UI or a backfill is a run of Dagster's implicit job for all assets. Such a run skips the checks
-        # of its assets.
+        # The UI and backfills run Dagster's implicit job for all assets, which has no such tag. Then the tags of the
+        # selected assets decide.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None
@@ -187,7 +187,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # the present id: `location` may have an older one
+        server_id=location.client.get_server_id(),  # the server's present id: `location` may have an older one
     )
 
 

@@ -72,7 +72,7 @@ class _Worker:
     used_ms: int = 0
     terminating: bool = False
     leaving: bool = False
-    """The worker ends as soon as it has no run."""
+    """True if the worker ends as soon as it has no run."""
     replaced: bool = False
     """True if a worker with newer code replaced this worker, or if the limit forced this worker to leave. A replaced
     worker is started again only on request.
@@ -403,7 +403,7 @@ class Supervisor:
             worker.kill()
 
     def _terminate(self, worker: _Worker, seconds: float) -> None:
-        """Interrupts the worker's run. The worker ends by itself, or is killed after `seconds`."""
+        """Interrupts the worker's run. The worker ends after the run, and is killed after `seconds` at the latest."""
         if worker.terminating:
             return
         worker.terminating = worker.leaving = True

@@ -1,7 +1,8 @@
 """A worker: it has loaded the definitions and started Spark, and executes runs one after another in its main thread.
 
 Signal handlers work only in the main thread, and Dagster interrupts a run by a signal. A worker ends with its
-supervisor, because the worker's standard input ends. If a run keeps the interpreter busy, the kernel ends the worker.
+supervisor, because the worker's standard input ends. If a run keeps the interpreter too busy to notice this, the kernel
+ends the worker.
 """
 
 import ctypes

@@ -59,9 +59,9 @@ each record, or 2 for each record on a bucket. A `create` with `reuse` over an e
 removal of the ended chain.
 
 The protocol differs from xor-ack-dynamodb in these points: a repeated stamp changes nothing. A finished chain can be
-distinguished from an unknown chain. A chain has a deadline, a reason, and the names of missing children. Stamps have at
-least 8 random bytes. Stampers never conflict with each other. The package `shared` works on the chains of
-xor-ack-dynamodb, in xor-ack-dynamodb's table.
+distinguished from an unknown chain. A chain has a deadline, a reason if it failed, and the names of missing children.
+Stamps have at least 8 random bytes. Stampers never conflict with each other. The package `shared` works on the chains
+of xor-ack-dynamodb, in xor-ack-dynamodb's table.
 
 Reading order: chains (the client), chain_records (keys and values, and how to read them together), stamps (values),
 names.

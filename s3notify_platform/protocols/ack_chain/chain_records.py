@@ -9,7 +9,7 @@ identity.
 | `{identity}.closed` | JSON | how the chain ended: acked or failed; the first such record decides |
 | `{identity}.claimed` | an operation | the operation that gets `Acked`, if no stamp saw the end first |
 | `{identity}.s.{ended}.{others}.{begun}` | | a stamp by names |
-| `{identity}.v.{digest}` | the three texts | a stamp by names, if these texts are too long for a key |
+| `{identity}.v.{digest}` | `{ended}.{others}.{begun}` | a stamp by names that is too long for a key |
 | `{identity}.o.{operation}.{stamp}` | | a raw stamp, in hex, under the digest of its operation id |
 
 The identity is a digest of the head's version. So the key of a record shows to which chain of the tag the record

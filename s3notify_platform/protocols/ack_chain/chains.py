@@ -364,7 +364,7 @@ class AckChains:
         return Acked() if winner == operation else AlreadyAcked()
 
     def _settled(self, found: Seen) -> Seen:
-        """Returns `found`. Closes the chain if all children have ended; a stamp can claim the chain's `Acked` later."""
+        """Closes the chain if all its children have ended. Returns the facts. A stamp can claim `Acked` later."""
         if found.closed is None and found.done:
             return replace(found, closed=self._close(found.chain, self._closing("acked")))
         return found
@@ -442,7 +442,7 @@ class AckChains:
             list(pool.map(remove, records))
 
     def _groups(self, keys_only: Callable[[str], bool]) -> Iterator[tuple[str, Record | None, list[Record]]]:
-        """For each tag, its head (or None) and its other records. Cost: 1 scan, without the values of `keys_only`."""
+        """For each tag, its head (or None) and its other records. Cost: 1 scan, without values of `keys_only` keys."""
         records = self._records.scan(self._partition, keys_only=keys_only)
         for tag, group in groupby(records, key=lambda record: tag_of(record.key)):
             found = list(group)

@@ -62,9 +62,9 @@ Limits
       rate. For example, its process paused after the check in step 4, or the network delayed the request. The late
       write may then replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`. If
       the late writer's process is killed before this error, the replacement stays unnoticed.
-    - Leases: the store client must not hide delays, because a lease ends meanwhile. Use a client that sends a write
-      once and stops waiting within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD must
-      see all earlier writes.
+    - Leases: the store client must not hide delays, because the lease may end during a delay. Use a client that sends a
+      write once and stops waiting within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD
+      must see all earlier writes.
     - Leases: the rates of clocks must not differ by more than the skew rate. Wall clocks must be correct to within the
       TTL, which only frees space in the table.
     - Leases: all writers of a path must use one table, and a table must serve only one bucket. If the holder of a lease

@@ -88,10 +88,10 @@ class Leases(Protocol):
 class LeaseSettings:
     """The times of leases. The defaults are those of object_store; writers may use different values.
 
-    `timeout_seconds` (up to an hour): time within which a write must be done. `max_clock_skew_rate` (1 to 100): factor
-    by which the fastest clock is faster than the slowest. `ttl_seconds`: age at which the table may delete a lease;
-    more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a minute): interval at which a
-    waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
+    `timeout_seconds` (up to an hour): time within which a write must be done. `max_clock_skew_rate` (1 to 100): the
+    greatest factor by which one clock may run faster than another. `ttl_seconds`: age at which the table may delete a
+    lease; more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a minute): interval at
+    which a waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
     """
 
     timeout_seconds: float = 20.0
@@ -200,7 +200,7 @@ class DynamoCommit(ConditionalCommit):
                 return operation.sent(conditional=False, labels=labels)
             except (
                 UnavailableError
-            ) as error:  # without a condition, this error does not prove that nothing was applied
+            ) as error:  # as the write has no condition, this error does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
         def look() -> Written | None:

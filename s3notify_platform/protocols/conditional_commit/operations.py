@@ -84,7 +84,8 @@ class ConditionalCommit:
         return self._put(path, body, IfMatch(etag=etag), metadata)
 
     def copy_if_absent(self, source: str, target: str) -> CommitOutcome:
-        """Creates `target` as a copy of `source`, or reports that another writer created it. Cost: 1 HEAD and 1 COPY.
+        """Creates `target` as a copy of `source`, or reports that another writer created `target`. Cost: 1 HEAD and 1
+        COPY.
 
         `NotFoundError`: `source` does not exist.
         """

@@ -1,11 +1,11 @@
 """Causal cache: cached reads that never show an effect without its cause.
 
 In the background (`CausalCache.start`)
-    1. A poll finds the slots that have moved. Its changes are held back: readers get the same answers as before.
+    1. A poll finds the slots whose signals changed. Its changes are held back: readers get the same answers as before.
     2. Stale entries that were used recently are read again, by conditional GETs.
     3. If one of these entries has a new object version, a second poll begins after the answers to these GETs. The
        second poll shows all changes that were signalled before the new version was written.
-    4. Changes and new versions become visible together. An entry that was not read again, or whose slot has moved in
+    4. Changes and new versions become visible together. An entry that was not read again, or whose slot has changed in
        the second poll, is stale from then on.
     If the previous poll becomes too old to serve hits, the held-back changes become visible without step 3. So a slow
     GET delays readers only until that moment.
@@ -52,7 +52,7 @@ WAIT_SECONDS: Final = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Held:
-    """A poll whose changes are hidden from readers. `moved`: by slot, the last such poll that found a change."""
+    """A poll whose changes are held back. `moved`: the number of the poll that last found a slot changed, by slot."""
 
     number: int
     began: float
@@ -274,7 +274,7 @@ class CausalCache:
             return outcome
 
     def _is_fresh(self) -> bool:
-        """True if the last visible poll is recent enough to serve hits. Reveals changes held back too long."""
+        """True if the last visible poll is recent enough to serve hits. Shows changes that were held back too long."""
         with self._turn:
             if self._held is not None and not self._is_recent():
                 self._show(self._held)
@@ -350,8 +350,8 @@ class CausalCache:
             attempt += 1
 
     def _poll(self, number: int) -> UnavailableError | None:
-        # Only the one thread that set `_polling` runs this method, so `_state` has one writer. Another thread may make
-        # visible the changes that this thread holds back. After that, this thread does not change `_state`.
+        # Only the thread that set `_polling` runs this method, so `_state` has one writer. If another thread shows the
+        # held-back changes, that thread may poll next. From then on, this thread does not change `_state`.
         held: _Held | None = None
         began = self._clock.monotonic()
         try:
@@ -372,7 +372,7 @@ class CausalCache:
         return None
 
     def _show(self, held: _Held, again: _Again | None = None) -> None:
-        """Makes a held-back poll visible to readers, with the entries read again, unless it is visible already."""
+        """Shows the changes of `held` to readers, and stores the entries of `again`, unless this is done already."""
         with self._turn:
             if self._held is not held:
                 return

@@ -201,8 +201,8 @@ class Publisher(LargeObjects[WriteOutcome]):
         `queued`: the keys whose changes are in the notification queue. Default: all keys if the constructor got
         `queued=True`, else no key. The signal of a slot says that its changes are queued only if all keys of this slot
         are in `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces
-        whose watchers read the queue. `NotSignalledError` names the keys whose signals may not have moved; the signals
-        of all other keys have moved.
+        whose watchers read the queue. `NotSignalledError` names the keys whose signals perhaps did not move; the
+        signals of all other keys have moved.
         """
         slot_by_key = {key: slot_of(key, self.slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))

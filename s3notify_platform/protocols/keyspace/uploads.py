@@ -157,8 +157,8 @@ class LargeObjects(Generic[O_co]):
         """Writes all bytes of a stream as an object. Requests: those of `put_file`. `size`: the number of bytes, if
         known.
 
-        One thread at a time reads the stream, not always the same thread; the stream is not closed. If the outcome is
-        not `Written`, the bytes read so far are lost.
+        Only one thread at a time reads the stream, but not always the same thread. The stream is not closed. If the
+        outcome is not `Written`, the bytes read so far are lost.
         """
         if size is not None and not 0 <= size <= MAX_PUBLISHED_BYTES:
             raise UsageError(f"{key!r}: size is {size}; an object has 0 to {MAX_PUBLISHED_BYTES} bytes")
@@ -167,7 +167,7 @@ class LargeObjects(Generic[O_co]):
         if size is None or size < PART_BYTES:
             ahead = list(islice(parts, 1))
             if sum(map(len, ahead)) < PART_BYTES:
-                body = b"".join([*ahead, *parts])  # `parts` yields no bytes here; its end checks the size
+                body = b"".join([*ahead, *parts])  # `parts` has no more bytes, but checks the size at its end
                 return self._large(Put(key=key, body=body, precondition=precondition, metadata=metadata))
         change = LargePut(
             key=key, parts=chain(ahead, parts), size=size, precondition=precondition, metadata=metadata
@@ -252,7 +252,7 @@ def written(
                 return objects.copy(source, change.key, metadata=change.metadata)
             except (
                 UnavailableError
-            ) as error:  # without a condition, this error does not prove that nothing was applied
+            ) as error:  # as the copy has no condition, this error does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
         return _resolved(objects, change, copy, clock, may_send=may_send)

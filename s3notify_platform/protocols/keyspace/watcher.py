@@ -136,8 +136,8 @@ class Watcher:
         if self.alone and self._entries is None:
             raise UsageError(
                 f"writers of the keyspace {self._prefix!r} move only its root, as their topic says: a source needs "
-                "`signals: root`, and other watchers need a topic with `signals: slots`. If the topic was "
-                "created again since, run `s3notify signal KEY` once"
+                "`signals: root`, and other watchers need a topic with `signals: slots`. If a new topic with "
+                "`signals: slots` has replaced this topic, run `s3notify signal KEY` once"
             )
         ago = self._listed_ago() if listed_ago is None else listed_ago
         relist = ago >= self._relist_seconds if relist is None else relist

@@ -1,9 +1,9 @@
 """Notification queue: a bounded queue for each topic, in which no change is lost (Ceph RGW's persistent topics).
 
-A segment is the part of one reservation that one shard stores: one record of up to 256 entries and 128 KB. A shard is a
-share of the load. Reservations use the shards in turn; if a shard is full, they use the next shard. A segment is
-changed by a replacement under the record version that was read. On a conflict the segment is read again, and the change
-is applied again to the writer's own entries. A segment without entries is removed.
+The entries of a topic are spread over its shards. A segment is the part of one reservation that one shard stores: one
+record of up to 256 entries and 128 KB. Reservations use the shards in turn; if a shard is full, they use the next
+shard. A segment is changed by a replacement under the record version that was read. On a conflict the segment is read
+again, and the change is applied again to the writer's own entries. A segment without entries is removed.
 
 Steps
     1. Before a writer writes objects, it makes a reservation. The writer takes room: it adds the number of entries to
@@ -31,15 +31,15 @@ Steps
        attempts or the time of an entry are used up, its dead letter is written. Then the entry is removed.
     7. A new owner first drops the claims of former owners. The new owner delivers entries only after that.
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
-    9. A client that changes a topic waits until no process relies on the topic's previous state. The client waits 6 s,
-       because one clock may run up to three times as fast as another. A client that deletes a topic waits before it
-       removes anything. A client that recounts a shard waits before it shrinks the base (see Invariants). A client that
-       creates a topic waits before the topic's consumer may list the objects that were written earlier. `topic_store`
-       describes the wait for each setting.
+    9. A client that changes a topic waits until no process relies on the topic's previous state. The client waits 6 s
+       (three times 2 s), because one clock may run up to three times as fast as another. A client that deletes a topic
+       waits before it removes anything. A client that recounts a shard waits before it shrinks the base (see
+       Invariants). A client that creates a topic waits before the topic's consumer may list the objects that were
+       written earlier. `topic_store` describes the wait for each setting.
 
 Storage (partition / key; JSON)
-    topics / {topic}                                   settings, epoch, the quota of each shard, the pause, the tables
-                                                       that the topic serves
+    topics / {topic}                                   settings, epoch, the quota of each shard, whether the topic is
+                                                       paused, the tables that the topic serves
     queue.{topic} / {shard}-{ms}-{random}.{slots}      one segment: its entries, reserved or committed, and their claim
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
@@ -51,19 +51,20 @@ Invariants
     - The bound is strict if the record store has a strict `add`: the entries in a topic never exceed its capacity.
       Every granted entry is counted in the shard's current quota generation: by the generation's counter, or in the
       generation's base if the entry is older than the generation. Counters are never too low.
-    - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed. Then a new
-      generation begins; its base is the full count of the former generation. After the wait for writers of the former
-      generation, the base shrinks to the number of entries found. A client may pause, and later change a counter of the
-      former generation. Such a client measures the time until the answer arrives, and so notices its pause. A segment
-      is created once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
+    - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed, and gives no more
+      room. Then a new generation begins; its base is the full count of the former generation. After the wait for
+      writers of the former generation, the base shrinks to the number of entries found. A client may pause, and later
+      change a counter of the former generation. Such a client measures the time until the answer arrives, and so
+      notices its pause. The creation of a segment is not repeated. If the creation is in doubt, the segment keeps its
+      room, and the writer creates another segment.
     - Spare room belongs to one quota generation, and cannot be used under another generation. Spare room fills at most
       a fourth of a shard, so other writers still find room. Spare room is recounted only if the counter does not move
       for long, or if more than a fourth of the shard is in use. A process that has ended or is idle does not give back
       its spare room.
     - A change is announced to each topic that existed when the change happened. If a topic is created later, its
       consumer's first listing finds the change. A writer with a reservation relies on the topics that it knows,
-      provided that its write was answered in time. A writer without a reservation reads the topics again after its
-      write.
+      provided that its write was answered within the 2 s of step 1. A writer without a reservation reads the topics
+      again after its write.
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.
     - An owner claims entries, and then reads the owners' record. The owner removes these entries only if the record

@@ -382,7 +382,7 @@ class ShardConsumer:
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()
         if entry.id not in self._watched:
-            # If the entry has no error, its former owner was killed during delivery: try again without a backoff.
+            # An entry without an error needs no backoff, because no delivery of it has failed.
             wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]

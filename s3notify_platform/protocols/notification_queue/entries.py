@@ -34,8 +34,8 @@ class Quota:
 
 
 Phase = Literal["new", "changed", "known"]
-"""The state of a topic as writers know it. new: some writers may not know the topic yet. changed: some writers may know
-only the topic's former keys. known: all writers know the topic.
+"""The state of a topic as writers know it. new: some writers may not know the topic yet. changed: some writers may not
+know yet which keys the topic takes now. known: all writers know the topic.
 """
 
 

@@ -359,7 +359,7 @@ def _beat_of(heartbeat: Record) -> int | None:
 
 
 def _expiry_of(heartbeat: Record) -> float:
-    """Seconds for which other workers wait for this worker; workers may renew at different intervals."""
+    """Seconds for which other workers wait for the next heartbeat of this worker. Each worker has its own interval."""
     try:
         return min(float(json.loads(heartbeat.value)["expiry"]), EXPIRY_MAX_SECONDS)
     except (ValueError, KeyError, TypeError):

@@ -59,7 +59,7 @@ class NotificationQueue:
 
     `parallelism` bounds the requests in flight of one batch. `stale_seconds` overrides the topics' own setting, for
     tests. `known_seconds`: the time for which a process relies on the topics that it read; all processes of a queue
-    must use the same value. The queue's other sides build on its `shards`, `topics`, `updates` and `records`.
+    must use the same value. `Worker`, `Reconciler` and others also use `shards`, `topics`, `updates` and `records`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class NotificationQueue:
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
         """All topics to which a change before `moment` (queue's clock) must be announced. Cost: 1 scan, or no request.
 
-        Only for a change that is reserved in one of these topics, or that needs no entry; otherwise, use `see_topics`.
+        Call it only if the change is reserved in one of these topics, or needs no entry. Otherwise, call `see_topics`.
         """
         return tuple(self._known.as_of(moment).by_name.values())
 
@@ -286,7 +286,7 @@ class NotificationQueue:
         return committed_in(self.segments(topic, wanted), wanted, epoch=found.epoch)
 
     def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
-        """All segments that may have entries of these slots, from every epoch of the topic (`committed_in`).
+        """All segments that may have entries of these slots, of every epoch; `committed_in` chooses an epoch.
 
         The result is valid only if a later `check_topic` finds the epoch that the caller relies on. Cost: 1 scan; on a
         bucket, the scan reads only segments that may have such entries.

@@ -33,12 +33,13 @@ this value.
 """
 
 IDLE_LEAKS = 20
-"""If the counter is above the number of entries, but keeps no writer out, the recount waits `LEAK_SECONDS` times this
-factor. The counter must not move during this time: if it moves, writers may still use the room.
+"""If the counter is above the number of entries, but keeps no writer out, the shard is recounted only after
+`LEAK_SECONDS` times this factor. The counter must not move during this time: if it moves, writers may still use the
+room.
 """
 
 SCAN_EVERY = 20
-"""Passes between two scans of a shard whose counter is 0. Such a scan only removes garbage, which is not urgent."""
+"""Passes between two scans of a shard whose counter is 0. These scans only remove garbage, so they may be rare."""
 
 Head = Callable[[str], ObjectMeta | None]
 
@@ -79,8 +80,8 @@ class _Shard:
     """The facts about one shard that are remembered between passes."""
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
-    """The time at which each segment was first seen with a reservation. The time of an upload is the time at which its
-    present state was first seen.
+    """For each segment, the time at which it was first seen with a reservation. If a reservation has an upload, the
+    time at which the upload's present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan: if the queue is on a bucket, only changed records are read again."""

@@ -58,7 +58,7 @@ _OPS: tuple[tuple[str, Op], ...] = (
 _OF_NO_CHANGE = frozenset(
     f"ObjectCreated:{name}" for name in ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
 )
-"""Event names of MinIO that do not change the object's content; the first two names belong to MinIO's `put` events."""
+"""Event names of MinIO that do not change the object's content; the first two are in MinIO's group `put`."""
 
 _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
 _CREATED_BY = {

@@ -68,11 +68,11 @@ class Segment:
         return replace(self, entries=tuple(found for entry in self.entries if (found := change(entry))))
 
     def without(self, numbers: Collection[int]) -> "Segment":
-        """The segment without the entries of these numbers."""
+        """The segment without the entries with these numbers."""
         return self.edited(lambda entry: None if entry.n in numbers else entry)
 
     def as_read(self) -> SegmentRead | None:
-        """The facts needed to remove all entries; None if an entry is reserved or claimed, so that it must stay."""
+        """The facts needed to remove all entries; None if an entry is reserved or claimed, and so must stay."""
         if any(entry.state != "committed" or entry.claim is not None for entry in self.entries):
             return None
         return SegmentRead(version=self.version, entries=len(self.entries))

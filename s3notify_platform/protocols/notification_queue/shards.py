@@ -1,5 +1,5 @@
-"""The shards of the topics: their segments, and the counters that bound them. All sides of the queue build on the
-shards.
+"""The shards of the topics: the segments of a shard, and the counters that bound the number of its entries. All sides
+of the queue build on the shards.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class Shards:
     def scan(
         self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
-        """The shard's segments of the topic's epoch whose keys are `wanted`, old segments first. One scan."""
+        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan."""
         return self._scan(topic, shard_prefix(shard), wanted)
 
     def scan_all(self, topic: Topic, *, wanted: Callable[[str], bool] | None = None) -> Iterator[Segment]:
@@ -71,7 +71,7 @@ class Shards:
     def scan_name(
         self, topic: str, prefix: str = "", *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
-        """The segments of all topics that ever had this name, of any epoch. One scan."""
+        """The segments of all topics that ever had this name, so of all epochs. One scan."""
         for record in self._records.scan(queue_partition(topic), prefix=prefix, wanted=wanted):
             yield decode_segment(topic, record)
 
@@ -132,7 +132,7 @@ class Shards:
         return edited.result if edited is not None else []
 
     def counted(self, topic: Topic, shard: int) -> int:
-        """The shard's counter, without the base. Cost: 1 request."""
+        """The value of the shard's counter, without the older entries in `Quota.base`. Cost: 1 request."""
         key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
         record = self._records.read(depth_partition(topic.name), key)
         return int(record.value) if record is not None else 0
@@ -141,13 +141,13 @@ class Shards:
         """Frees the space of entries that this process removed, each entry once. Cost: 1 `add` for each shard.
 
         The request is sent once, so space is never freed twice. If the answer is lost, the space may stay in use until
-        the reconciler recounts the shard. A counter of an older generation is no longer read, and may have been
-        deleted.
+        the reconciler recounts the shard. If an entry was counted by the counter of an older generation, the `add` has
+        no effect: nobody reads this counter, and it may have been deleted.
         """
         self.give_back_rooms(Counter(entry.place for entry in entries))
 
     def give_back_rooms(self, rooms: Mapping[Place, int]) -> None:
-        """Frees space of these counters: see `give_back`."""
+        """Frees the space of this number of entries at the counter of each place: see `give_back`."""
         counters: Counter[tuple[str, str]] = Counter()
         for place, number in rooms.items():
             key = depth_key(place.epoch, place.shard, place.quota)

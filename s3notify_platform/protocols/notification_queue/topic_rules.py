@@ -8,7 +8,7 @@ matches an event without them.
 
 A rule that can never match is refused. The reason may be: an event that no store reports, or that changes no object; a
 regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix and a suffix that no key
-of 1,024 bytes can have both; one name with two values; another bucket or prefix than the topic's.
+of 1,024 bytes can have both; one name with two values; a bucket or prefix that differs from that of the topic.
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
@@ -109,8 +109,8 @@ class Rule:
         return not self.regex or _pattern(self.regex).fullmatch(key) is not None
 
     def takes_event(self, name: str | None, metadata: Known, tags: Known) -> bool:
-        """For a change whose key matches: true if its name, metadata and tags match, too. `name` None matches any
-        event.
+        """True if the event's name, metadata and tags match. The caller has checked the key by `takes`. If `name` is
+        None, only metadata and tags are compared.
         """
         if self.events and name is not None and not any(_named(name, event) for event in self.events):
             return False
@@ -135,15 +135,15 @@ class Rule:
         """Raises `UsageError` if the rule can match no change of a topic with this bucket and prefix."""
         if bucket and self.bucket not in ("", bucket):
             raise UsageError(
-                f"its rule for bucket {self.bucket!r} takes nothing: the topic has bucket {bucket!r}"
+                f"its rule for bucket {self.bucket!r} matches nothing: the topic has bucket {bucket!r}"
             )
         if not (self.prefix.startswith(prefix) or prefix.startswith(self.prefix)):
             raise UsageError(
-                f"its rule for prefix {self.prefix!r} takes nothing: the topic has prefix {prefix!r}"
+                f"its rule for prefix {self.prefix!r} matches nothing: the topic has prefix {prefix!r}"
             )
         longer = max(self.prefix, prefix, key=len)
         if why := _why_no_key(longer, self.suffix, self.regex):
-            raise UsageError(f"its rule takes nothing: {why}")
+            raise UsageError(f"its rule matches nothing: {why}")
 
     def check(self) -> None:
         """Raises `UsageError` if a topic may not have this rule."""
@@ -176,9 +176,9 @@ class Rule:
                 )
         for pairs in (self.metadata, self.tags):
             if len({name for name, _ in pairs}) < len({*pairs}):
-                raise UsageError("it takes nothing: a name of its metadata or tags has two values")
+                raise UsageError("it matches nothing: a name of its metadata or tags has two values")
         if why := _why_no_key(self.prefix, self.suffix, self.regex):
-            raise UsageError(f"it takes nothing: {why}")
+            raise UsageError(f"it matches nothing: {why}")
 
 
 def _named(name: str, wanted: str) -> bool:
@@ -191,7 +191,7 @@ def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
     shared = (n for n in range(min(len(begin), len(end)), -1, -1) if begin[len(begin) - n :] == end[:n])
     shortest = len(begin) + len(end) - next(shared)
     if shortest > MAX_KEY_BYTES:
-        return f"with its prefix and suffix, a key has {shortest} bytes or more, and may have {MAX_KEY_BYTES} bytes"
+        return f"by its prefix and suffix, a key has {shortest} bytes or more, but may have only {MAX_KEY_BYTES} bytes"
     if not regex or any(
         _may_begin(alternative, prefix) and (tail.endswith(suffix) or suffix.endswith(tail))
         for alternative, tail in _alternatives(regex)
@@ -203,7 +203,7 @@ def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
 
 
 def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
-    """The alternatives of the whole expression, each with a text with which all its matches end ("" if unknown)."""
+    """The alternatives of the whole expression. The text beside each is the end of all its matches ("" if unknown)."""
     _pattern(regex)  # refuses invalid expressions, for which the tokens below are wrong
     if "\\Q" in regex or re.search(r"\(\?(?!:|P?<)", regex):
         yield regex, ""

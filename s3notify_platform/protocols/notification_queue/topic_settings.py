@@ -13,7 +13,9 @@ TOPIC_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}")
 SHARDS_MAX: Final = 64
 
 EVENT_BYTES_MAX: Final = 64 * 1024
-"""Highest value of `max_event_bytes`: a segment is one record, and a DynamoDB item has at most 400 KB."""
+"""Highest value of `max_event_bytes`. Events are stored in a segment, a segment is one record, and a record in DynamoDB
+has at most 400 KB.
+"""
 
 STALE_SECONDS: Final = 120.0
 """Default of `stale_seconds`, as in Ceph."""
@@ -50,7 +52,10 @@ class TopicSettings:
     ] = 20
     ttl_seconds: Annotated[
         float | None,
-        About("Seconds for which workers retry an entry, while they watch it; then it becomes a dead letter"),
+        About(
+            "Seconds for which workers retry an entry; then it becomes a dead letter. Time without a worker does not "
+            "count"
+        ),
     ] = 4 * 24 * 3600.0
     retry_seconds: Annotated[
         float,
@@ -75,7 +80,7 @@ class TopicSettings:
         float,
         About(
             "A reservation whose writer is silent for this time is resolved by HEAD; writes must begin within a third "
-            "of it. Lower it only while nobody writes",
+            "of this time. Lower the value only while nobody writes",
             unit="seconds",
             minimum=1,
             maximum=86_400,
@@ -96,7 +101,7 @@ class TopicSettings:
         Literal["slots", "root"],
         About(
             "The signals that writers move after a queued change: slots (of the slot and the root), or root (the root "
-            "alone: 1 request fewer, if nearly all writers queue); cannot be changed"
+            "alone: 1 request fewer, if nearly all writers queue). This setting cannot be changed later"
         ),
     ] = "slots"
     bucket: Annotated[str, About("Accept only changes in this bucket; empty: any bucket")] = ""
@@ -177,7 +182,7 @@ def check_topic(name: str, settings: TopicSettings) -> None:
 
 
 def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
-    """Raises `UsageError` if a topic's slots differ from its user's keyspace: with such slots, the user would find no
+    """Raises `UsageError` if a topic and its user's keyspace have different numbers of slots: the user would find no
     entries.
     """
     if settings.slots != slots:

@@ -2,26 +2,32 @@
 
 After a read of the topics, a writer relies on the result for `TOPICS_KNOWN_SECONDS` (`KnownTopics`). The writer counts
 this time from the start of the read, by its own clock. So a client that changes something on which writers rely must
-wait until that time is over. After the client saw the changed record, the client waits `CLOCK_SKEW` times as long, by
-its own clock. Then it acts on the change. Any client may repeat the wait: nothing is stuck if one client is killed.
+wait until that time is over. After the client has seen the changed record, the client waits `CLOCK_SKEW` times as long,
+by its own clock. Then it acts on the change. Any client may repeat the wait: nothing is stuck if one client is killed.
 
-    Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
-    wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards, so
-    it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without any
-    reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended. Changed bucket,
-    prefix, rules or persistence. Writers may still know the topic's former keys, or that it has no queue. `update`
-    waits until all writers know the new settings. Until then, the creation of another topic also waits, because the
-    creator cannot tell which keys writers have reserved. Deletion. Reservations that writers make in the topic are
-    still granted. Nothing of the topic is removed, and its name is not used again, until the wait has ended. So the
-    deletion finds all entries of the topic. A later commit of such an entry returns `Expired`. Recount of a shard.
-    Writers may still count room by the shard's former quota generation; such room is granted. The base shrinks, and the
-    former counters are removed, after the wait has ended (`reconciler`). Lower capacity. Writers take room up to the
-    former capacity for a while. This room is counted like any other room, and nothing relies on the lower capacity.
-    Higher capacity, or lower base. Writers know only a part of the free room. A refusal is checked by a read. Lower
-    `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
-    `max_event_bytes`. This setting protects only consumers: a segment can store events of any size that was ever
-    allowed. Endpoint of a topic without a queue. Writers may send to the former endpoint for a while. No other setting
-    concerns writers.
+    - Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
+      wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards,
+      so it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without
+      any reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended.
+    - Changed bucket, prefix, rules or persistence. Writers may still know the topic's former keys, or that it had no
+      queue. `update` waits until all writers know the new settings. Until then, the creation of another topic also
+      waits, because the creator cannot tell which keys writers have reserved.
+    - Deletion. Until the wait has ended, reservations in the topic are granted, nothing of the topic is removed, and
+      its name is not used again. So the deletion finds all entries of the topic. A later commit of such an entry
+      returns `Expired`.
+    - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
+      of the shard. Then the base, which is the number of older entries, shrinks, and the former counters are removed
+      (`reconciler`).
+    - Lower capacity. Writers reserve space up to the former capacity for a while. This space is counted like any other,
+      and nothing relies on the lower capacity.
+    - Higher capacity, or lower base. Writers know only a part of the free space for a while. So the topics are read
+      again before a reservation is refused.
+    - Lower `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
+    - `max_event_bytes`. This setting protects only consumers: a segment can store events of any size that was ever
+      allowed.
+    - Endpoint of a topic without a queue. Writers may send to the former endpoint for a while.
+
+No other setting concerns writers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -151,7 +157,7 @@ class Topics:
         return replace(known, version=outcome.version) if isinstance(outcome, Stored) else topic
 
     def _overlaps(self, topic: Topic) -> bool:
-        """True if a writer that does not know the topic may have reserved a change that the topic receives.
+        """True if a writer that does not know the topic may have reserved a change of its keys in another topic.
 
         Topics that are being deleted count: writers may still know them.
         """
@@ -240,12 +246,11 @@ class Topics:
     def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
         """Deletes the topic with all its pending entries and dead letters; `NotFoundError` if it does not exist.
 
-        `user`: the topic is deleted for this user. A topic that also serves other tables stays, and serves only these.
-        A topic that serves only other tables raises `UsageError`. `served=False`: a topic that serves any table raises
-        `UsageError`. After the call has returned, or as soon as another topic of the name exists, no earlier
-        reservation can be committed: its commit returns `Expired`. To finish an interrupted deletion, call `delete`
-        again or create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each
-        record.
+        `user`: the topic is deleted for this user. A topic that also serves other tables stays, and serves only the
+        other tables. A topic that serves only other tables raises `UsageError`. `served=False`: a topic that serves any
+        table raises `UsageError`. After the call has returned, or as soon as another topic of the name exists, the
+        commit of an earlier reservation returns `Expired`. To finish an interrupted deletion, call `delete` again or
+        create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each record.
         """
 
         def mark(topic: Topic | None) -> Topic:

@@ -8,8 +8,8 @@ Steps
        keys. A HEAD finds the current version of each key (`Enumerator.current`). A writer reads the list of topics
        after its write, so every change is in the listing or in the topic.
     2. `changes_of_slot` compares the versions found with the slot's committed state. A key that is not in the state, or
-       has another ETag, is a split to read. An object that was not read to its end continues at its offset. A key that
-       is in the state, but not in the bucket, has left.
+       has another ETag, is a split to read. If an object was not read to its end, its reading continues at the offset.
+       A key that is in the state, but not in the bucket, has left.
     3. `cut_to_bytes` limits the work to what one round may read. `parts_of` cuts a large object into parts for tasks.
        `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs.
     4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
@@ -20,8 +20,9 @@ Storage (partition / key; JSON)
                             that a stream has enumerated, and failed slots with their attempts (`RescanBacklog`)
 
 Invariants
-    - An object version is (key, ETag), never the name alone, and never LastModified. An object version that is planned
-      twice is committed once: the state of the commit decides. So entries may come twice, late, and in any order.
+    - An object version is identified by key and ETag, never by the key alone, and never by LastModified. An object
+      version that is planned twice is committed once: the state of the commit decides. So entries may come twice, late,
+      and in any order.
     - An entry is removed only after the commit of a plan that was made while the entry existed.
     - If an object changes after it was enumerated, its read under If-Match fails. The entry of the later change causes
       another read.
@@ -34,9 +35,11 @@ Limits
     - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. If a slot has more
       changes, its `SlotChanges` are `complete=False`. The slot is planned again after its commit.
     - The signal of a queueing writer may hide the signal of an unqueued writer, until the unqueued writer signals
-      again. From then on, for `UNQUEUED_SECONDS`, every signalled slot is listed; the sweep finds the earlier changes.
+      again. From then on, for `UNQUEUED_SECONDS`, every signalled slot is listed. The sweep finds the changes whose
+      signals were hidden.
 
-Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names and `Choice` covers.
+Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names, unless `Choice` excludes
+the key.
 
 The protocol differs from the original in these points: overwrites, deletions and emptied objects are changes like any
 other. Notifications are removed when they are committed, not when they are read. Ranges of slots do not overlap.

@@ -63,7 +63,7 @@ def assign_slots(
     some milliseconds; with `previous`, it takes up to a second for 1000 slots and 64 readers. Use this function between
     batches, not within a batch.
 
-    `UsageError`: there are fewer than one reader, or `previous` is not contiguous.
+    `UsageError`: `readers` is below 1, or `previous` is not contiguous.
     """
     if readers < 1:
         raise UsageError(f"readers={readers}: must be at least 1")
@@ -145,8 +145,8 @@ def _least_moved(
 
     places = len(sums)
     gains, straddling = _gains(sums, limit, owners)
-    # The first index of `kept` is 1 if the owner whose old range straddles the place already has a new range, else 0.
-    # The second index is the place.
+    # The second index of `kept` is the place where a new range ends. The first index is 1 if the owner whose old range
+    # straddles this place already has a new range, else 0.
     kept = np.full((2, places), _NEVER, np.int32)
     kept[0, 0] = 0
     choices: list[np.ndarray] = []

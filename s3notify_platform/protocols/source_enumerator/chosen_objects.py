@@ -1,16 +1,17 @@
 """Selection of the objects that a source reads below its prefix: by their keys, and by the time of their write. Pure.
 
-An object that is not chosen is treated as if it did not exist: it costs no request, is not in quarantine, and has no
-rows. If such an object was read before the choice changed, its rows leave the table at the source's next listing. The
-setting `on_delete` has no effect on these rows.
+An object that is not chosen is treated as if it did not exist: it is not read, is not in quarantine, and has no rows.
+If such an object was read before the choice changed, its rows leave the table at the source's next listing. The setting
+`on_delete` has no effect on these rows.
 
 Patterns are those of `aws s3 sync --include`: `*` means any characters, also `/`; `?` means one character; `[a-z]`
 means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes linear
 time for any key.
 
-Hidden keys are the same as for Spark and Hive. In a hidden key, a part below the prefix begins with `_` or `.` and has
-no `=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too. The parts
-`.` and `..` do not make a key hidden. No client can address a key with such a part, so another check reports the key.
+Hidden keys are the same as for Spark and Hive. A key is hidden if one of its parts below the prefix begins with `_` or
+`.` and has no `=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too.
+The parts `.` and `..` do not make a key hidden. No client can address a key with such a part, so another check reports
+the key.
 """
 
 import re
@@ -86,11 +87,11 @@ class Choice:
 
     @property
     def _begun(self) -> str:
-        """A placeholder: if the prefix ends within a name, the placeholder stands for the beginning of the name."""
+        """A text to put before the rest of a key: a letter if the prefix ends within a name, else ""."""
         return "x" if self.prefix and not self.prefix.endswith("/") else ""
 
     def covers(self, key: str) -> bool:
-        """True if an object with this key is chosen, independent of the time of its write."""
+        """True if an object with this key is chosen, whatever the time of its write is."""
         return self.modified_after is None and not self.why_not(key)
 
     def among(self, listed: ListedColumns) -> Sequence[bool] | None:

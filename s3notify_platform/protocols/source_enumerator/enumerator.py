@@ -71,13 +71,13 @@ class Split:
 class ObjectState:
     """The state of one object version in a commit.
 
-    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). If
-    `reach_end` is true, the object was read to its end. The object's rows and rejects are in files of the generations
-    `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. The other fields still describe
-    the parts of this version that were read. An object in quarantine is not read further until it changes or is
-    retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has removed the
-    object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read again,
-    although it has not changed.
+    Reading continues at `offset`. The offset is a number of bytes, or of records if the object is read `by_record` (see
+    `Split`). If `reach_end` is true, the object was read to its end. The object's rows and rejects are in files of the
+    generations `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. The other fields
+    still describe the parts of this version that were read. An object in quarantine is not read further until it
+    changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has
+    removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read
+    again, although it has not changed.
     """
 
     key: str
@@ -114,7 +114,8 @@ class ObjectState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChanges:
-    """The changes that one slot needs: each object to read with its start, and the keys that have left.
+    """The changes that one slot needs: each object to read, with the place where reading starts, and the keys that have
+    left.
 
     The rows of `expired` keys stay. `complete` is False if a limit cut the changes; `beyond` is the number of changes
     left out.
@@ -148,7 +149,8 @@ def changes_of_slot(
     `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left. The
     object of a `pending` key is read further, from the offset that was reached. If that object was read to its end, it
     is read again, even with the same ETag. `stale` keys are read again. `expired` keys were removed by the bucket's
-    lifecycle. `stays`: true if a key counts as present although no version was found.
+    lifecycle. `stays`: a function that returns true for the state of a key that counts as present although no version
+    was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}

@@ -2,7 +2,8 @@
 
 Steps
     1. `choose_cuts` takes quantiles of a sample of the keys. A LIST after each quantile finds the key that actually
-       comes next: a *cut*. A slot's committed state is a good sample, because it has a uniform part of all keys.
+       comes next: a *cut*. The keys of one slot's committed state are a good sample, because they are spread uniformly
+       over all keys.
     2. A `Chain` lists from a cut (the first chain from the beginning), page by page, with the server's own tokens. A
        chain ends with the first cut that it finds, and includes that cut.
     3. Before a chain ends at a cut, the chain LISTs after the cut. This LIST must begin with the keys that come next in
@@ -15,7 +16,8 @@ one condition: a LIST with `start_after` continues with the keys that follow in 
 this condition does not hold is omitted by step 1, or skipped by step 3. So if a server ignores `start_after`, or
 includes the key of `start_after` again, the prefix is listed in one chain.
 
-A key is listed twice if a cut was removed or skipped meanwhile: the caller must accept such keys.
+If a cut is removed or skipped during the listing, the keys after it are listed twice. The caller must accept these
+duplicates.
 
 Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when a chain finds the cut.
 """

@@ -139,8 +139,8 @@ class S3NotifyDataSource(DataSource):
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """See `DataSource.streamReader`. Raises `UsageError` if PySpark is older than 4.2: its streams have no start
-        offset.
+        """See `DataSource.streamReader`. Raises `UsageError` if PySpark is older than 4.2, and so cannot start a stream
+        at an offset.
         """
         try:
             from s3notify_platform.spark.datasource.stream import ChangesReader

@@ -1,4 +1,4 @@
-"""`readStream.format("s3notify")`: returns the changes of the committed table as a stream, or only its added rows.
+"""`readStream.format("s3notify")`: returns the changes of the committed table, or only the added rows, as a stream.
 
 With `read="changes"`, the stream also returns removed rows, and all rows have the columns of the change feed
 (`table.row_changes`). With `read="table"`, the stream returns the added rows, with the table's columns.
@@ -10,9 +10,10 @@ Steps
     2. `partitions` finds the packs that these table versions added or removed, and distributes the packs to tasks.
        Tasks read packs, but not the log.
 
-The offset is `{table, version, slots}`: the stream has returned all changes up to this table version. If `slots` is not
-null, the stream has returned only the rows of slots below `slots` in this table version. `table` is the table's id,
-because another table can have the same version numbers. The checkpoint is the stream's only state.
+The offset is `{table, version, slots}`: the stream has returned all changes up to this table version. If `slots` is a
+slot number, the stream has returned only the rows of lower slots in this table version; if it is null, the rows of all
+slots. `table` is the table's id, because another table can have the same version numbers. The checkpoint is the
+stream's only state.
 
 Guarantees
     - Each row of the table is returned once, after the commit of its table version, in the order of table versions. The
@@ -24,8 +25,8 @@ Guarantees
     - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
-micro-batch, but a slot of the first table version, or a later table version, is never divided. Columns that are added
-to the table appear only after the query is restarted.
+micro-batch. But each slot of the first table version, and each later table version, is in one micro-batch as a whole.
+Columns that are added to the table appear only after the query is restarted.
 
 Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
 or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the
@@ -72,9 +73,9 @@ version is looked up when the stream starts.
 class Offset:
     """The position of a stream, which has returned all changes up to table version `version`.
 
-    If `slots` is not None, the stream has returned only the rows of slots below `slots` in this table version. `table`:
-    the table's id; "" if the stream has not seen the table yet. A `version` of -1: the stream has not chosen its first
-    table version yet.
+    If `slots` is a slot number, the stream has returned only the rows of lower slots in this table version; if it is
+    None, the rows of all slots. `table`: the table's id; "" if the stream has not seen the table yet. A `version` of
+    -1: the stream has not chosen its first table version yet.
     """
 
     table: str = ""

@@ -143,7 +143,9 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         return answer
 
     def keys(self, attribute: str) -> Iterator[str]:
-        """A string attribute of every item of the table, in no particular order. Cost: 1 request for each megabyte."""
+        """The values of a string attribute of all items of the table, in no particular order. Cost: 1 request for each
+        megabyte.
+        """
         items = self._pages("scan", ProjectionExpression="#k", ExpressionAttributeNames={"#k": attribute})
         return (item[attribute]["S"] for item in items)
 

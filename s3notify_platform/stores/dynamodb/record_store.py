@@ -98,7 +98,8 @@ class DynamoRecordStore:
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. The scan is not a snapshot: each page is read when its first record is due.
+        """See `RecordStore.scan`. The scan is not a snapshot: each page is read when the caller asks for its first
+        record.
 
         A page contains whole records. So `known` is ignored, and records that are not `wanted` are read too.
         """

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 ACTIVE_LOOKS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""The `ACTIVE_LOOKS` attempts together take two minutes on average. AWS creates a table in about 10 s."""
+"""The longest pause between two looks at a new table. `ACTIVE_LOOKS` looks take two minutes on average; AWS creates a
+table in about 10 s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ one transaction, each under the condition that it is unchanged. The version of a
 | found | read as |
 |---|---|
 | only the package's item | a chain that the package began: only a stamp. Our first write adds our item |
-| both, ours open | a chain with everything in our item, and the stamp that was written last |
+| both, ours open | the chain in our item, with the stamp of the package's item |
 | only ours, open | acked: the package reached zero and deleted its item (or its user deleted the tag) |
 | only ours, closed | the tombstone: closing a chain deletes the package's item |
 | both, ours closed | a chain that the package began again under the tag |
@@ -204,7 +204,8 @@ def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
         ours_open = chain is not None and chain.status == "open"
         chain = replace(chain, stamp=stamp) if chain and ours_open else Chain(identity="", stamp=stamp)
     elif chain is not None and chain.status == "open":
-        # The chain's end has no known time, so the tombstone expires `TOMBSTONE_SECONDS` after the chain's creation.
+        # The time of the chain's end is not known, so the tombstone expires `TOMBSTONE_SECONDS` after the chain's
+        # creation.
         chain = acked(replace(chain, last=b""), chain.created_ms + int(TOMBSTONE_SECONDS * 1000))
     assert chain is not None
     return Record(

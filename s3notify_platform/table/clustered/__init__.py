@@ -7,6 +7,5 @@ order. In a clustered table, the rows of a slot or an object may be in every fil
 
 Reading order: `cluster_order` (the columns), `bounds` (which files may hold a row, by their statistics),
 `cluster_files` (files of sorted rows), `clustered_round` (the next version, from the changes), `overlap` (the files
-that compaction merges), `clustered_rows` (clustered tables as a `Kind` for
-`follow`).
+that compaction merges), `clustered_rows` (the implementation of `follow.Kind` for clustered tables).
 """

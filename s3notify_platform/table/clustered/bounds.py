@@ -19,7 +19,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """Returns, for each file that may have some of the rows, the positions of these rows in `rows`, by the file's path.
+    """Maps the path of each file that may have some of the rows to the positions of these rows in `rows`.
 
     Only the values in `columns` are compared.
     """

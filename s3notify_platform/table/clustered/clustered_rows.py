@@ -1,4 +1,4 @@
-"""Clustered tables as a `Kind` for `follow`: tables with the rows of their source in another order."""
+"""Implements `follow.Kind` for clustered tables, which have the rows of their source in another order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -11,11 +11,11 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""Files whose ranges overlap, one after the other, are merged if they are more than this number."""
+"""More than this number of files are merged if the range of each file overlaps the range of a file before it."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """Yields groups of files that are to be merged. A group has about `step_bytes`, and a file is in at most one group.
+    """Yields groups of files that are to be merged. A group has about `step_bytes`. No file is in two groups.
 
     Files are ordered by the least value of the first column. A file whose least value is unknown comes last.
     """

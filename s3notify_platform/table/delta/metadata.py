@@ -1,6 +1,6 @@
 """The table's schema in Delta's form, and the protocol and the properties that this schema needs. Pure.
 
-An engine needs no higher protocol versions than the table's schema demands:
+The protocol has the lowest versions with which engines can read and write the schema:
 
     - reader version 1 and writer version 2, if none of the next lines applies
     - versions 2 and 5, with column mapping, if a name has characters that Delta reserves

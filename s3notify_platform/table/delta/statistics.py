@@ -254,8 +254,8 @@ def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
 
 
 def _raised(text: str, chars: int | None) -> str | None:
-    """Returns an upper bound for a text. A short text is its own bound. The bound of a long text is its beginning with
-    the last character raised, or None if no character can be raised.
+    """Returns an upper bound for a text. A short text is its own bound. The bound of a long text is its beginning, with
+    the last character replaced by the next character. The bound is None if no character has a next one.
     """
     if chars is None or len(text) <= chars:
         return text

@@ -101,8 +101,8 @@ def file_of(vector: Vector) -> str | None:
             with suppress(ValueError):
                 return (f"{folder}/" if folder else "") + _name(UUID(bytes=_from_z85(name)))
     raise CorruptError(
-        f"deletion vector {vector.id!r}: neither named by an id nor in the log; have the engine that wrote the "
-        "vector purge it"
+        f"deletion vector {vector.id!r}: its storage type is neither `u` nor `i`. Let the engine that wrote "
+        "the vector rewrite its file (REORG … APPLY (PURGE))"
     )
 
 

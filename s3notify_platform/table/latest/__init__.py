@@ -2,8 +2,8 @@
 table.
 
 Reading order: `latest_definition` (the key's columns, and the order of rows), `ranks` (texts by which rows are
-compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (tables of
-newest rows as a `Kind` for `follow`).
+compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (the
+implementation of `follow.Kind` for these tables).
 
 A row leaves the table when its object leaves the source's table. If an object is overwritten, deleted, erased or
 quarantined, each key of its rows gets the newest of the key's other rows.

@@ -2,7 +2,7 @@
 
 Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task can write the first row and the state of
 each key while it reads the rows in order. Each task has its own range of slots. So the tasks' files of states do not
-overlap. All these files form one level of the state tree: the level that has room for their size.
+overlap, and can form one level (`states.state_levels`): the lowest level whose intended size is large enough.
 """
 
 import math
@@ -126,12 +126,12 @@ def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
 
 
 def states_of(parts: Sequence[BuiltPart]) -> StateSet:
-    """Returns the states of all keys, with all files in the level that has room for the total size. Pure."""
+    """Returns the states of all keys, with all files in the level for their total size. Pure."""
     files = sorted((file for part in parts for file in part.states), key=lambda file: file.first)
     level = _level_of(sum(file.bytes for file in files))
     return StateSet(files=tuple(replace(file, level=level) for file in files))
 
 
 def _level_of(size: int) -> int:
-    """Returns the level that has room for `size` bytes."""
+    """Returns the lowest level whose intended size is at least `size` bytes."""
     return 1 + max(0, math.ceil(math.log(max(size, 1) / STATE_LEVEL_BYTES, FAN_OUT)))

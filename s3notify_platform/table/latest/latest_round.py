@@ -106,7 +106,7 @@ def key_changes(
 
 
 class _Newer:
-    """Rows by key."""
+    """The newest row of each key, to look up by key."""
 
     def __init__(self, rows: pa.Table) -> None:
         keys = rows["_key"].to_pylist()
@@ -165,9 +165,9 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of a table of newest rows, as a change. The round is committed completely, or nothing of it is committed.
+    """A round of a table of newest rows, as a `Change`. Either the whole round is committed, or nothing of it.
 
-    `follows`: the version of the source from which the table is made after the round.
+    `follows`: the version of the source to which the round advances the table.
 
     | another writer, since the round was planned | the round |
     |---|---|

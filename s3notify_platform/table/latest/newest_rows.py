@@ -1,4 +1,4 @@
-"""Tables of newest rows as a `Kind` for `follow`."""
+"""Implements `follow.Kind` for tables of newest rows."""
 
 import json
 import typing

@@ -36,8 +36,8 @@ _TOP: Final = np.uint64(1 << 63)
 
 _END: Final = "\x00"
 _NUL: Final = "\x00\x7f"
-"""A text ends with `_END`. In a text, `_NUL` replaces the character NUL. The next part begins with a digit, which sorts
-before the second character of `_NUL`.
+"""`_END` is the end mark of a text. Inside a text, `_NUL` replaces the character NUL. `_NUL` sorts after an end mark,
+because a digit follows each end mark, and digits sort before the second character of `_NUL`.
 """
 
 _HASHED: Final = "blake3:"

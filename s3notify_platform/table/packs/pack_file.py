@@ -214,7 +214,7 @@ def place_of(rows: pa.Table, number: int, order: tuple[str, ...] = ORDER) -> Pla
 
 
 def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) -> int:
-    """Returns the number of sorted rows that come before a place in their order. Pure."""
+    """Returns how many of these sorted rows come before a place. Pure."""
     return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number, order))
 
 
@@ -254,7 +254,7 @@ class PackReader:
         without `_key` gives only `_slot`.
 
         Each result is the number of a row group's first row, with all rows of the row group. If the file is read by
-        ranges, the call reads the footer and one range of each such row group.
+        ranges, the call reads the footer and one range of each row group in the result.
         """
         start = 0
         metadata = self.file.metadata

@@ -3,9 +3,9 @@
 If there are more than `in_class` files of one size class (`PackSizes`), a round merges the files with the oldest
 labels. A file counts by its weight (`PackSizes.weight`): its bytes, or more if the file has many rows. So a table of B
 bytes has at most B / target full files, and `in_class` files for each class. For some time there may be more files: the
-files of the newest round, and files whose merge the budget delays. Over time, merges rewrite each row about once for
-each size class. Young packs are not merged with old packs, because the objects in young packs are the most likely to
-change again.
+files of the newest round, and files whose merge waits because of the round's `BUDGET`. Over time, merges rewrite each
+row about once for each size class. Young packs are not merged with old packs, because the objects in young packs are
+the most likely to change again.
 
 A pack that a round rewrites for another reason (copy-on-write) is merged without extra cost. If a vector hides more
 than the share `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows

@@ -109,7 +109,7 @@ def _by_slot(
     A pack may also end within a slot: at twice the full size, or at `own` bytes if the pack has only this slot. So a
     slot shares at most two packs with other slots. The pack where the slot begins has less than `target` bytes of
     earlier slots. The pack where the slot ends has less than twice `target` bytes of later slots. A merge of packs that
-    are smaller than `target` does not divide the rows of a slot again.
+    are smaller than `target` does not divide the rows of a slot further.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):
@@ -156,7 +156,7 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """Returns, for each pack that may have rows of objects in `leaving`, these objects, by the pack's path. Pure."""
+    """Maps the path of each pack that may have rows of objects in `leaving` to these objects. Pure."""
     ordered = sorted(leaving, key=lambda each: each.slot)
     slots = np.array([each.slot for each in ordered], dtype=np.int64)
     found = {}

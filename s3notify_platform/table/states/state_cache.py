@@ -1,4 +1,4 @@
-"""Reads bytes of state files, and keeps some of these bytes in the process."""
+"""Reads bytes of state files, and keeps some pages and tails (`state_file`) in the process."""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """Merges state files, and rewrites them without erased keys.
 
-One round makes one step of a merge, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the
-oldest of these files are merged into level 1. If there are fewer files of level 0, the step takes files of the level
-that most exceeds its intended size. These files are merged into the next level. The step also takes all files of the
-next level whose ranges of places (slot and key) overlap the ranges of these files. Files that overlap no other file are
-moved to the next level unchanged, without a request. A merged file ends before it overlaps too many files of the next
-level, so that every step stays small.
+One round makes one step of a merge, within a budget of bytes. If there are at least `STATE_FILES_FRESH` files of level
+0, the oldest of these files are merged into level 1. If there are fewer files of level 0, the step takes files of the
+level that most exceeds its intended size. These files are merged into the next level. The step also takes all files of
+the next level whose ranges of places (slot and key) overlap the ranges of these files. Files that overlap no other file
+are moved to the next level unchanged, without a request. A merged file ends before it overlaps too many files of the
+next level, so that every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -159,7 +159,7 @@ def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
             rows,
             level=plan.level,
             name=name,
-            file_bytes=size // max(1, round(size / plan.file_bytes)),  # equal sizes: no small last file
+            file_bytes=size // max(1, round(size / plan.file_bytes)),  # so that the last file is not small
             hull=hull_of(plan.files),
             cuts=plan.cuts,
         )
@@ -206,8 +206,8 @@ class Erasure:
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
     """Removes these keys, also their `gone` marks, from files and inline states.
 
-    Other files do not change. Cost: 1 GET for each file whose filter accepts a key. If a file may have a key and its
-    tail is not cached, the tail costs 1 GET.
+    Other files do not change. Cost: 1 GET for each file whose filter accepts a key. If a key is in the range of a file,
+    and the file's tail is not cached, the tail costs 1 GET.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}

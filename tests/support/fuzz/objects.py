@@ -57,7 +57,7 @@ def no_file(magic: bytes, mark: str) -> bytes:
 
 
 def repeated(mark: str) -> pa.Table:
-    """A table with the same text in so many rows that the object exceeds its limit."""
+    """A table with the same text in so many rows that the object exceeds the limit for one object."""
     return pa.table({"note": pa.array([mark + "x" * 290]).take(pa.array([0] * 1_000_000))})
 
 

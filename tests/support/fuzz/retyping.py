@@ -2,7 +2,7 @@
 JSON row may have in these columns.
 
 After all work is done, a row exists if the types of its columns can hold the values in its object. Before all work is
-done, a value may be null: an earlier type could not hold the value, and the object was not read again.
+done, a value may be null if an earlier type could not hold it, until the object is read again.
 """
 
 import os

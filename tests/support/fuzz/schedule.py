@@ -72,8 +72,8 @@ def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
     """The rows of a bad object by offset, if the object is read alone. The second value is True if the object also
     gives rejects.
 
-    The result is the same for all types of the columns. The object's numbers are small, and its other values fit no
-    type.
+    The result is the same for all types of the columns, because the object's numbers are small, and its other values
+    fit no type.
     """
     form = format_of(name, "auto")
     assert form is not None

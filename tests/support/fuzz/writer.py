@@ -3,10 +3,11 @@ killed one ended.
 
 Credentials are in the environment. The ways to write are:
 
-    queued  `QueuedPublisher`. After a kill nothing is repeated: the reconciler resolves the outcome.
+    queued  `QueuedPublisher`. After a kill nothing is repeated, because the reconciler resolves the outcome.
     sqs     a plain PUT or DELETE, then S3's event message to SQS, repeated after a kill, since S3 would send it again.
     http    a plain PUT or DELETE, then a post to the inlet, repeated until 2xx, as RGW and MinIO do.
-    plain   `keyspace.Publisher`, repeated after a kill: only the sweep finds an object without its signal.
+    plain   `keyspace.Publisher`, repeated after a kill. Otherwise only the sweep would find an object whose signal was
+            not sent.
 """
 
 import base64

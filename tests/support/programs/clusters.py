@@ -43,7 +43,7 @@ def main() -> None:
     lake.delete("1.jsonl")
     lake.put("2.jsonl", [{"id": 2, "note": "a new field"}])
     lake.put("3.jsonl", b"broken\n")
-    if not is_remote(spark):  # the second time is like the next run of a warm worker
+    if not is_remote(spark):  # the second ingest is like the next run of a warm worker
         lake.spark = fresh_session(spark)
     result = lake.ingest()
     lake.check()

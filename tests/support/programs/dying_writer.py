@@ -1,6 +1,7 @@
 """Writers that are killed. A separate process forks the writers.
 
-    python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
+    python -m tests.support.programs.dying_writer steps      one writer after another; each is killed at its nth store
+                                                             call, where n is one more than for the previous writer
     python -m tests.support.programs.dying_writer streams    as steps, with streams that are uploaded
     python -m tests.support.programs.dying_writer files      as steps, with files, in parts
     python -m tests.support.programs.dying_writer copies     as steps, with copies of `SOURCE` by one request

@@ -48,7 +48,7 @@ def test_a_put_moves_only_the_root(world):
 
 
 @pytest.mark.parametrize("topic", ["", "other"])
-def test_a_publisher_of_another_source_moves_the_slot(world, topic):
+def test_a_publisher_of_another_source_moves_the_signal_of_the_slot(world, topic):
     opened(world, topic=topic).put("a", b"1")
     assert signals(world) == slots("a")
 
@@ -62,7 +62,7 @@ def test_each_source_is_signalled_as_its_own_topic_says(world):
     assert (signals(world), signals(world, "other/")) == ({"_"}, slots("raw/a"))
 
 
-def test_a_change_that_the_topic_does_not_take_moves_its_slot(world):
+def test_a_change_that_the_topic_does_not_take_moves_the_signal_of_its_slot(world):
     """Otherwise the source's consumer would miss a change that has no entry because the topic's rules exclude it."""
     world.queue.topics.delete("t")
     world.topic(signals="root", rules=(Rule(suffix=".csv"),))
@@ -73,7 +73,7 @@ def test_a_change_that_the_topic_does_not_take_moves_its_slot(world):
     assert signals(world) == slots("a.csv", "b")
 
 
-def test_a_change_that_is_not_announced_moves_its_slot(world):
+def test_a_change_that_is_not_announced_moves_the_signal_of_its_slot(world):
     """Otherwise the consumer would find neither an entry nor a signal of the change."""
 
     def schedule(call):

@@ -242,7 +242,7 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
 
 @pytest.mark.server
 def test_doctor_says_that_it_could_not_read_the_setup(project: Project) -> None:
-    """Otherwise doctor would say that all parts exist, although it may not look at them and has seen no event."""
+    """Otherwise doctor would say that all parts exist, although it has no permission to read them, and saw no event."""
     project.init("--yes")
     before = project.file.read_text()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:

@@ -91,7 +91,7 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
 
 
 def test_retry_requests_the_objects(quarantine):
-    """A request is a table version that has the keys, followed by a signal. A dry run writes nothing."""
+    """The command requests a retry by a table version that has the keys, and then signals. A dry run writes nothing."""
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"

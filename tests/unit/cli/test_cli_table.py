@@ -80,7 +80,7 @@ def test_history_lists_versions_newest_first(run: Run) -> None:
 
 
 def test_history_tells_time_and_run(place: Place, run: Run) -> None:
-    """The time is by the store's clock. If a version has no run, the name of its batch is shown as the run."""
+    """The time comes from the store's clock. If a version has no run, the name of its batch is shown as the run."""
     moment = place.moment()
     place.put("b", 3)
     place.ingest().run(place.source.location.all_slots(), batch="third", run="a-run")

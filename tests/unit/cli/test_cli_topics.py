@@ -302,8 +302,8 @@ def test_help_explains_the_order_of_delivery(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ('{"prefix": "other/"}', "its rule for prefix 'other/' takes nothing: the topic has prefix 'raw/'"),
-        ('{"bucket": "b9"}', "its rule for bucket 'b9' takes nothing: the topic has bucket 'b'"),
+        ('{"prefix": "other/"}', "its rule for prefix 'other/' matches nothing: the topic has prefix 'raw/'"),
+        ('{"bucket": "b9"}', "its rule for bucket 'b9' matches nothing: the topic has bucket 'b'"),
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: str, said: str) -> None:
@@ -326,7 +326,7 @@ def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: 
     )
     assert said in run("update", "t", "--rule", rule).stderr
     refused = run("update", "t", "--prefix", "logs/")
-    assert (refused.exit_code, "takes nothing" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "matches nothing" in refused.stderr) == (1, True)
     assert queue.topics.get("t").settings.prefix == "raw/"
 
 

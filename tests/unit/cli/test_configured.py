@@ -74,7 +74,7 @@ def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytes
 
 
 @pytest.mark.server
-def test_a_key_is_enough(bucket: S3Config) -> None:
+def test_a_command_on_an_object_needs_only_a_key(bucket: S3Config) -> None:
     """The number of slots must come from the YAML. Otherwise the wrong slot would be signalled."""
     store = S3ObjectStore(bucket)
     store.put("raw/orders/1.jsonl", b"{}\n")
@@ -88,7 +88,7 @@ def test_a_key_is_enough(bucket: S3Config) -> None:
 
 
 @pytest.mark.server
-def test_a_name_is_enough(bucket: S3Config) -> None:
+def test_a_command_on_a_source_needs_only_a_name(bucket: S3Config) -> None:
     """For a source without a table, the error names the bucket."""
     ran = run("quarantine", "list", "orders")
     assert ran.exit_code == 1

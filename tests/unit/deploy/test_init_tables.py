@@ -189,8 +189,8 @@ def test_policies_without_tables_do_not_name_dynamodb():
 
 
 def test_policies_have_the_partition_of_their_region():
-    """Otherwise the policies would not work in regions of China and of the US government: ARNs have another partition
-    there.
+    """Otherwise the policies would not work in regions of China and of the US government, where ARNs have another
+    partition.
     """
     for region, partition in (("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")):
         tables = Tables(records="r", region=region)

@@ -106,7 +106,7 @@ def objects(places):
 
 
 def elsewhere(role, places):
-    """Objects that no role of this source may change: other sources' objects, and unused places."""
+    """Objects that no role of this source may change: other sources' objects, and keys below unused prefixes."""
     for bucket in {places.bucket, places.platform_bucket, places.known_bucket or places.bucket}:
         for key in (
             "table/_delta_log/1",

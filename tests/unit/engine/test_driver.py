@@ -171,8 +171,8 @@ def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, 
 
 
 def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> None:
-    """The table must not silently go back to an older version: runs refuse the table until a
-    person accepts the older version.
+    """The table must not silently go back to an older version. So runs refuse the table until a person accepts the
+    older version.
     """
     place = Place(ministack)
     for number in (1, 2):

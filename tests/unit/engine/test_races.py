@@ -140,7 +140,7 @@ def test_slots_fail_if_their_states_are_lost(ministack: S3Server, monkeypatch: p
     """Otherwise, the slots could silently be ingested a second time."""
     monkeypatch.setattr(
         SHARED_CACHE, "page", lambda *_: None
-    )  # the cache has no page, as in a process that has not written the states
+    )  # the cache is empty, as in a process that has not written the states
     place = Place(ministack, slots=2)
     for n in range(300):
         place.put(f"{n}", 1)

@@ -156,7 +156,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
     """If vacuum has removed the version that committed the object, only the object's label is known. The label is the
-    version that the object's rows were planned as.
+    version for which the object's rows were planned.
     """
     place.put()
     place.commit(place.state())
@@ -239,7 +239,7 @@ def test_an_older_deletion_is_found_among_the_slots_last_changes(place):
 
 
 def test_an_erased_object_counts_as_deleted(place):
-    """An erased object must leave no other trace."""
+    """An erased object must leave no trace except its deletion."""
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))

@@ -90,7 +90,7 @@ def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes
 
 
 def test_the_first_batch_counts_for_every_slot(place):
-    """The only child of the first batch's chain covers every slot."""
+    """The first batch's chain has only one child, which stands for every slot."""
     place.store.put(KEY, b"one")
     place.open_batch(0, slots=[EVERYTHING], listing=True)
     assert place.ask().verdict.kind == "in_batch"

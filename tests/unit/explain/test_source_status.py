@@ -204,7 +204,9 @@ def pin(source: Source, schema: str, *, inferred: bool) -> None:
 def test_a_nearly_full_inferred_schema_is_warned_about(
     source: Source, columns: int, name: str, warned: str
 ) -> None:
-    """The warning must come before records are rejected, with the remedy. A declared schema does not grow."""
+    """The warning must name the remedy, and must come before records are rejected. A declared schema causes no warning,
+    because it does not grow.
+    """
     fields = [
         {"name": f"{name}{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(columns)
     ]

@@ -75,7 +75,7 @@ def test_a_truncated_stream_has_an_error(key: str, text: bytes, data: st.DataObj
 def test_damage_is_detected_by_checksums(key: str, text: bytes, data: st.DataObject) -> None:
     """A wrong text must be followed by an error."""
     body = bytearray(COMPRESS[key](b"a" + text))
-    # Byte 10 of snappy is the kind of a frame, and frames of some kinds are skipped.
+    # Byte 10 stays unchanged in snappy: it is the kind of a frame, and a reader skips frames of some kinds.
     at = data.draw(st.integers(11 if key == "k.sz" else 10, len(body) - 1))
     body[at] ^= 1 << data.draw(st.integers(0, 7))
     found, fault = text_and_fault(bytes(body), key)

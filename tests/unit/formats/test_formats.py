@@ -349,7 +349,7 @@ def test_a_schema_that_a_format_cannot_have_is_refused(column: pa.Field, declare
     check_schema(AB, declared)
 
 
-# Nothing is lost
+# Any bytes become rows or rejects
 
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
 documents = st.recursive(

@@ -1,4 +1,6 @@
-"""The fuzz test of the formats has poison files. Each poison file becomes one reject, which has the file's mark."""
+"""The fuzz test of the formats has poison files. Each poison file has a mark, and becomes one
+reject, which has this mark, too.
+"""
 
 from collections.abc import Callable
 

@@ -69,7 +69,7 @@ def test_columns_of_parquet_get_the_types_of_their_values() -> None:
 
 
 def test_the_first_of_contradicting_types_wins() -> None:
-    """Values that do not fit the first type are rejected later, so that no person has to act."""
+    """Nobody has to choose a type. Values that do not fit the first type are rejected when they are read."""
     found = infer([("jsonl", b'{"a":1}'), ("jsonl", b'{"a":"x"}'), ("jsonl", b'{"a":[1]}')])
     assert found == pa.schema([("a", pa.int64())])
 
@@ -91,7 +91,7 @@ def test_no_schema_is_inferred_from_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["_key", "_KEY", "_rescued", ""])
 def test_reserved_names_are_not_inferred(name: str) -> None:
-    """A record with such a field is a reject, and the source continues."""
+    """A record that has a field with a reserved name is a reject, and the source continues."""
     body = json.dumps({"a": 1}).encode() + b"\n" + json.dumps({name: 1}).encode() + b"\n"
     found = infer([("jsonl", body)])
     assert found == pa.schema([("a", pa.int64())])
@@ -100,7 +100,7 @@ def test_reserved_names_are_not_inferred(name: str) -> None:
     assert f"field {name!r} is not in the schema" in rejects[0].reason
 
 
-def test_names_of_key_columns_are_not_inferred() -> None:
+def test_fields_with_the_name_of_a_key_column_are_not_inferred() -> None:
     """The names are excluded in upper and lower case, from the first schema and from later additions."""
     schemas = [pa.schema([("id", pa.int64()), ("DT", pa.string())])]
     assert inference.infer(((FORMATS["jsonl"], each) for each in schemas), ["dt"]) == pa.schema(

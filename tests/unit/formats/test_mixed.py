@@ -82,8 +82,8 @@ def test_a_csv_record_that_parses_alone_parses_among_others(
 
 @pytest.mark.parametrize("key", ["other", "id"])
 def test_a_key_that_occurs_twice_is_a_reject(key: str) -> None:
-    """The reject must not depend on other records, even if these records have fields that the schema lacks, with types
-    that contradict each other.
+    """The reject must not depend on other records. Here, two other records have contradicting types in a field that the
+    schema lacks.
     """
     body = b'{"other":1}\n{"other":[]}\n{"%b":0,"%b":1}\n' % (key.encode(), key.encode())
     rows, rejects = take([body], SCHEMA, "jsonl")

@@ -86,7 +86,7 @@ def test_inference_next_to_a_bad_object_works(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_the_read_of_a_bad_object_in_pieces_ends(name: str) -> None:
+def test_a_bad_object_can_be_read_in_pieces_to_its_end(name: str) -> None:
     """Objects that are too big for memory are read piece by piece. The read in pieces must end, too."""
     body = CORPUS[name]
     target = Target(schema=SCHEMA, inferred=True)
@@ -96,7 +96,7 @@ def test_the_read_of_a_bad_object_in_pieces_ends(name: str) -> None:
 
 
 def test_rows_without_bytes_are_refused() -> None:
-    """The footer declares so many rows that it would take hours to write them."""
+    """The footer declares so many rows that writing all of them would take hours."""
     rows, (reject,) = parse(FORMATS["parquet"], [("a", nulls(20_000_000))], Target(schema=SCHEMA))
     assert not rows
     assert reject.reason.startswith("Parquet: 20000000 rows in ")
@@ -117,7 +117,7 @@ def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool)
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
-def test_bad_lines_as_documents_affect_no_other_object(name: str) -> None:
+def test_bad_lines_that_are_read_as_documents_affect_no_other_object(name: str) -> None:
     """JSON documents are tested separately, since they have their own reader."""
     for rescue in (False, True):
         target = Target(schema=SCHEMA, inferred=True, rescue=rescue)
@@ -154,7 +154,7 @@ for _ in range(2):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_the_corpus_takes_at_most_a_gigabyte() -> None:
+def test_the_corpus_takes_at_most_a_gigabyte_of_memory() -> None:
     """One process reads all objects of the corpus, in each way."""
     program = [sys.executable, "-m", "tests.support.programs.read_poison"]
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=880)
@@ -204,7 +204,7 @@ def test_avro_rows_before_the_bound_are_kept() -> None:
 
 
 @pytest.mark.parametrize("name", HEAVY_FILES)
-def test_small_files_take_at_most_a_gigabyte(name: str) -> None:
+def test_small_files_take_at_most_a_gigabyte_of_memory(name: str) -> None:
     """Each file gives rows or rejects in a process that has one gigabyte."""
     program = """
 import sys

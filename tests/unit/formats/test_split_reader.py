@@ -257,7 +257,7 @@ def test_records_that_are_too_long_are_rejects(
             assert found == normal
 
 
-def test_a_long_line_is_never_held() -> None:
+def test_a_long_line_is_one_reject_with_its_first_bytes() -> None:
     body = b'{"a":1}\n' + b"x" * 100_000 + b'\n{"a":2}\n'
     limits = Limits(chunk_bytes=1000, record_bytes=5000)
     found, end = read(Remote(body), cut(body, [], "jsonl")[0], "jsonl", AB, limits=limits)

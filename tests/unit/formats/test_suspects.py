@@ -132,10 +132,10 @@ def outcome(body: bytes, fmt: str, mismatches: str, *, inferred: bool) -> tuple[
     st.sampled_from(["quarantine", "rescue"]),
     st.booleans(),
 )
-def test_suspects_give_the_same_result_as_halving(
+def test_suspects_give_the_same_result_as_without_the_check(
     lines: tuple[str, list[bytes]], mismatches: str, inferred: bool
 ) -> None:
-    """Rows, rejects and reasons must be the same."""
+    """Without the check, bad records are found by halving the block. Rows, rejects and reasons must be the same."""
     fmt, made = lines
     body = b"".join(
         line + b"\n" for line in ([] if fmt == "jsonl" else [",".join(SCHEMA.names).encode()]) + made

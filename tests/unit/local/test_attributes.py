@@ -1,4 +1,6 @@
-"""A source's YAML: commands and Dagster accept the same attributes, and commands name the wrong key or value."""
+"""A source's YAML: commands and Dagster accept the same attributes. The error of a command names the key or value that
+is wrong.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`s3notify init --dagster-home`: a home with warm runs; an existing file is not changed."""
+"""`s3notify init --dagster-home` makes a Dagster home with warm runs. An existing `dagster.yaml` is not changed."""
 
 from pathlib import Path
 
@@ -45,10 +45,10 @@ def test_home_is_made_in_the_folder_of_a_source(tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 0, done.output
     assert (tmp_path / "home/dagster.yaml").exists()
     named = CliRunner().invoke(main, ["init", "orders", "--dagster-home", "home"])
-    assert (named.exit_code, "goes alone" in named.output) == (2, True)
+    assert (named.exit_code, "takes no other options" in named.output) == (2, True)
 
 
-def test_a_file_of_one_s_own_stays_and_the_lines_it_lacks_are_printed(tmp_path: Path) -> None:
+def test_an_existing_file_stays_and_the_lines_that_it_lacks_are_printed(tmp_path: Path) -> None:
     own = "run_launcher: {module: dagster_docker, class: DockerRunLauncher}\n"
     own += "sensors: {use_threads: true, num_workers: 8}\n"
     (tmp_path / "dagster.yaml").write_text(own)
@@ -64,7 +64,7 @@ def test_a_file_of_one_s_own_stays_and_the_lines_it_lacks_are_printed(tmp_path: 
     assert prepare_home(tmp_path).missing == "", "the lines are all that it takes"
 
 
-def test_a_storage_of_one_s_own_is_left_alone(tmp_path: Path) -> None:
+def test_a_storage_in_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text(
         "storage: {postgres: {postgres_url: {env: DAGSTER_POSTGRES_URL}}}\n"
     )
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_dagster_yaml_is_refused(tmp_path: Path, text: str) ->
         prepare_home(tmp_path)
 
 
-def test_a_name_beside_dagster_home_is_refused(tmp_path: Path) -> None:
+def test_the_name_of_a_source_is_refused_if_dagster_home_is_given(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["init", "orders", "--dagster-home", str(tmp_path / "home")])
     assert done.exit_code == 2
     assert not (tmp_path / "home").exists()

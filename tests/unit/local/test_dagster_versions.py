@@ -92,7 +92,7 @@ def test_the_component_names_the_line_to_type_if_dagster_has_another_minor_versi
     assert "SAID dagster 1.14.2 is installed" in ran.stdout, ran.stderr
 
 
-def test_the_minor_version_is_the_one_in_pyproject() -> None:
+def test_the_required_minor_versions_are_those_in_pyproject() -> None:
     text = tomllib.loads((PROJECT.parent / "pyproject.toml").read_text())
     extra = {
         one.name: one.specifier

@@ -124,7 +124,7 @@ def test_damaged_state_is_refused(tmp_path):
         LocalS3Server(tmp_path).start()
 
 
-def test_a_leftover_server_is_ended_but_no_other_process(tmp_path):
+def test_a_leftover_server_is_ended_and_other_processes_are_not(tmp_path):
     """The pid may now belong to another process, so the command line must name the folder."""
     (tmp_path / "data").mkdir()
     sleeper = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]

@@ -72,14 +72,14 @@ def test_only_one_line_is_added_and_removed(file: Path, text: str, indent: int) 
     ],
     ids=["in one line", "another queue", "null", "another source", "no mapping", "empty"],
 )
-def test_a_file_that_needs_a_person_stays_unchanged(file: Path, text: str) -> None:
+def test_a_file_that_a_person_must_edit_stays_unchanged(file: Path, text: str) -> None:
     file.write_text(text)
     assert not add_attribute(file, "orders", "sqs", VALUE)
     assert not remove_attribute(file, "orders", "sqs", VALUE)
     assert file.read_text() == text
 
 
-def test_an_attribute_written_in_another_form_stays(file: Path) -> None:
+def test_an_attribute_that_a_person_wrote_in_another_form_is_not_removed(file: Path) -> None:
     file.write_text(f"{PLAIN}  sqs:\n    queue_url: {VALUE['queue_url']}   # ours\n")
     assert add_attribute(file, "orders", "sqs", VALUE)
     assert not remove_attribute(file, "orders", "sqs", VALUE)

@@ -7,4 +7,4 @@ from tests.support.table_fixtures import clock, rounds, store, vectors  # noqa: 
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """Each process notices changes of topics at once, so that no test waits for a change."""
+    """Each process notices changes of topics at once, so that no test waits until a process notices a change."""

@@ -122,7 +122,9 @@ def test_two_erasures_at_once_leave_nothing_of_their_objects(rounds, store, cloc
 
 
 def test_erasure_holds_a_busy_table(rounds, store, clock):
-    """Without the hold, an erasure beside many batches would fail after `COMMIT_SECONDS`."""
+    """Other writers wait while an erasure holds the table. Otherwise an erasure beside many batches would fail after
+    `COMMIT_SECONDS`.
+    """
     bucket, seen = filled(rounds, clock), []
 
     def other():

@@ -50,7 +50,7 @@ def overrun(store, version, *slots, **given):
     return lambda: store.put(LAYOUT.version(version), kept["body"])
 
 
-def test_body_is_staged_only_with_leases(store):
+def test_body_of_a_version_is_staged_only_with_leases(store):
     table = by_leases(CountingStore(store))
     base = table.opened()
     table.store.counts.clear()
@@ -92,8 +92,8 @@ def test_replaced_version_far_below_the_newest_is_restored(store):
 
 
 def test_versions_that_followed_a_replaced_one_are_removed(store):
-    """A late write replaces the version before `known` names the version. Another writer then plans its commit on top
-    of the late version.
+    """A late write replaces the version before the record `known` names this version. Another writer then plans its
+    commit on top of the late version.
     """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
@@ -125,7 +125,7 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
     assert by_leases(store).counted() == {1: 1}
 
 
-def test_version_that_was_replaced_before_it_was_known_is_not_restored(store):
+def test_version_that_was_replaced_before_it_was_in_known_is_not_restored(store):
     """Another writer committed on top of the late version, and reported its commit as successful. So the late version
     must stay.
     """
@@ -145,7 +145,7 @@ def test_version_that_was_replaced_before_it_was_known_is_not_restored(store):
     assert put_back(by_leases(store).committer) == PutBack()
 
 
-def test_version_that_a_crash_left_out_of_known_stays(store):
+def test_version_that_is_not_in_known_because_of_a_crash_stays(store):
     table = by_leases(store)
     commit(table, 1)
 

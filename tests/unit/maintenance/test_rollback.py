@@ -45,7 +45,7 @@ def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
 
 
 def test_plan_lists_columns_that_leave_the_schema(place: Place) -> None:
-    """Before the first rows, the table has no columns."""
+    """The rollback goes to version 0, which has no rows and no columns."""
     assert plan_rollback(place.source.location, 0).columns == ("a",)
 
 

@@ -53,7 +53,7 @@ def test_changed_slots_get_the_new_version_as_generation(rounds):
     assert now.slot(Slot(B)) == before.slot(Slot(B))
 
 
-def test_slot_without_rows_in_the_version_becomes_empty(rounds):
+def test_slot_without_rows_in_the_earlier_version_becomes_empty(rounds):
     first, at_first, second, _ = filled(rounds)
     committed(rounds, {**second, "c1": ("c", (1, 3))})
     roll_back(rounds().whole, at_first.version)
@@ -121,7 +121,7 @@ def test_rollback_restarts_after_others_merged_packs(rounds):
 
 
 def test_rollback_restarts_after_others_let_the_schema_grow(rounds):
-    """The other writer's column is undone. Otherwise the table would have a column that the earlier version lacks."""
+    """The rollback also removes the other writer's column, because the earlier version lacks this column."""
     first, at_first, second, _ = filled(rounds)
 
     def other():
@@ -152,7 +152,7 @@ def test_rollback_never_lowers_the_protocol(rounds):
     assert rounds().contents(found) == first
 
 
-def test_rollback_has_nothing_left_to_commit_if_another_writer_made_the_same_one(rounds):
+def test_rollback_commits_nothing_if_another_writer_committed_the_same_rollback(rounds):
     first, at_first, _, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -223,7 +223,7 @@ def test_rollback_is_refused_while_vacuum_may_remove_files(rounds, clock):
     assert rounds().contents() == first
 
 
-def test_rollback_is_possible_beside_a_vacuum_that_cuts_nothing(rounds):
+def test_rollback_is_possible_beside_a_vacuum_that_does_not_cut_the_log(rounds):
     first, at_first, _, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)

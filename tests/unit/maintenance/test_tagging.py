@@ -74,7 +74,7 @@ class World:
         tag_again(self.source.location, self.slots(*keys), platform=self.platform)
 
     def forget(self):
-        """Loses the newest version, and accepts the loss."""
+        """Deletes the newest version from the log, and calls `forget`, which accepts this loss."""
         self.platform.delete(self.table.layout.version(self.table.newest().version))
         forget(self.table.committer, lambda: None)
 
@@ -163,7 +163,7 @@ def test_bucket_without_versioning_is_refused(world, status):
 
 
 @pytest.mark.parametrize("shown", ["null", None], ids=["as AWS", "as Ceph"])
-def test_object_older_than_the_versioning_is_counted(world, monkeypatch, shown):
+def test_object_from_before_the_versioning_is_counted_and_not_tagged(world, monkeypatch, shown):
     """Other objects must still be tagged."""
     head = world.store.head
     before = {key: world.put(key) for key in ("raw/a", "raw/b")}

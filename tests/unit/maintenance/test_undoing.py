@@ -82,8 +82,8 @@ def test_rollback_undoes_a_refused_version(rounds, store, what, back):
 
 
 def test_rollback_undoes_several_refused_versions(rounds, store):
-    """Adopted versions before the first refused version stay. Adopted versions after the first refused version are
-    undone, too.
+    """Adopted versions are versions of other engines that readers accept. They stay if they are before the first
+    refused version. They are undone, too, if they are after it.
     """
     _, _, second, at_second = filled(rounds)
     process, number = rounds(), at_second.version

@@ -68,7 +68,7 @@ def test_objects_within_the_retention_stay(table, store, clock):
     assert [counts_of(snapshot_of(table.reader, version)).get(1, 0) for version in range(4)] == [0, 1, 2, 3]
 
 
-def test_unnamed_file_is_removed_once_no_run_can_name_it(table, store, clock):
+def test_file_that_no_version_names_is_removed_when_no_run_can_commit_it_any_more(table, store, clock):
     commit(table, 1)
     store.put(LAYOUT.file("data/orphan.parquet"), b"x")
     store.put(LAYOUT.manifest(77), b"x")
@@ -97,13 +97,11 @@ def test_run_that_slept_does_not_commit_removed_files(table, store, clock):
     assert table.counted() == {1: 1}
 
 
-def test_log_is_cut_only_below_a_checkpoint_that_has_been_named_for_longer_than_a_run_takes(
-    table, store, clock
-):
+def test_log_is_cut_only_below_a_checkpoint_that_was_named_before_any_present_run_began(table, store, clock):
     for _ in range(2 * CHECKPOINT_EVERY + 1):
         commit(table, 1)
     clock.sleep(RETENTION + 1)
-    cleaned(table)  # leaves a mark of the named checkpoint, and cuts nothing
+    cleaned(table)  # writes a mark for the named checkpoint, and does not cut the log
     assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
     clock.sleep(RUN + 1)
     commit(table, 2)

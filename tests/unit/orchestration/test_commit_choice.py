@@ -155,7 +155,7 @@ def test_a_removed_lease_or_records_table_is_noticed(records, monkeypatch):
 
 
 def test_a_store_json_of_an_earlier_version_means_native(monkeypatch):
-    """Earlier versions had no other commit mode."""
+    """Earlier versions of this package had no other commit mode."""
     store = MemoryObjectStore()
     manager(monkeypatch, store).settle_commit_mode()
     body = json.loads(store.get(PLACE).body)

@@ -1,4 +1,4 @@
-"""Commands switch a source's sensor off and on, stored like the switch in Dagster's UI."""
+"""Commands switch a source's sensor off and on. The switch is stored in the same way as the switch in Dagster's UI."""
 
 import json
 from collections.abc import Iterator

@@ -81,7 +81,7 @@ def test_a_silent_run_is_reported_as_failed(beats, limit, status, clock):
 
 @pytest.mark.parametrize("status", ["STARTING", "STARTED"])
 def test_a_run_killed_while_it_starts_is_reported_as_failed(status, clock):
-    """A run whose process is gone must be reported like a silent run. A run whose process lives must not be
+    """A run whose process has ended must be reported like a silent run. A run whose process lives must not be
     reported.
     """
     for gone in (True, False):
@@ -93,7 +93,7 @@ def test_a_run_killed_while_it_starts_is_reported_as_failed(status, clock):
         assert decide("deliver", state, [starting], clock).silent == (("r1",) if gone else ())
 
 
-def test_failures_back_off(clock):
+def test_the_backoff_grows_with_each_failed_run(clock):
     """The backoff must grow up to a ceiling, and count each run once."""
     state, waits = FIRST, []
     for number in range(12):

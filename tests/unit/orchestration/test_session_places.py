@@ -1,4 +1,6 @@
-"""Places limit the Spark sessions of one machine, even if processes are killed."""
+"""A process takes one of a machine's places before it starts Spark. So the number of places limits the Spark sessions,
+even if processes are killed.
+"""
 
 import os
 import subprocess

@@ -15,7 +15,9 @@ from tests.support.sources import source_of
 
 @pytest.mark.server
 def test_the_summary_and_status_show_the_same_numbers(ministack: S3Server) -> None:
-    """Slots: one with rows and rejects, one stale, one in flight, one failing. The maps must be equal, too."""
+    """The source has a slot with rows and rejects, a stale slot, a slot in flight and a failing slot. The summary and
+    `status` must show the same map of these slots, too.
+    """
     source = source_of(
         bucket=ministack.config(ministack.make_bucket()),
         name="orders",

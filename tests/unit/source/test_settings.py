@@ -46,7 +46,7 @@ OTHERS: dict[str, Any] = {
     "commit": "native",
     "slots": 7,
     "queue_prefix": "q/",
-    # The columns of the table, which other settings name.
+    # The first of these settings declare columns. Later settings name these columns.
     "format": "csv",
     "schema": "a int",
     "schema_hints": "b int",

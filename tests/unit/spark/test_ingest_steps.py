@@ -60,7 +60,7 @@ def steps_of(
     backlog.note_failed({BAD: before, MENDED: before})
     backlog.add([OLD])
     rescans = backlog.read()
-    backlog.add([GOOD])  # after the read
+    backlog.add([GOOD])  # after the backlog was read
     return IngestSteps(
         source=source,
         backlog=backlog,
@@ -74,7 +74,9 @@ def steps_of(
 
 
 def test_failures_are_kept_without_keys(clock: HandClock, source: Source) -> None:
-    """Otherwise `erase` would leave keys of unreadable objects in the backlog. Only the process's log has them."""
+    """Otherwise `erase` would leave keys of unreadable objects in the backlog. Only the process's
+    log may have these keys.
+    """
     said: list[str] = []
     slots = frozenset({GOOD, BAD, PART, MENDED})
     steps = steps_of(source, Decision(how="follow", topic="e", slots=slots), clock, [], said)

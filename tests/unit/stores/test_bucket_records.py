@@ -142,8 +142,8 @@ def test_an_add_without_any_answer_is_unknown(records, store):
 @pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, warm):
-    """RGW also answers 500 to a writer that lost a race. Without tokens in the counter, an addition would count twice
-    or not at all.
+    """RGW also answers 500 to a writer that lost a race. Without the tokens by which a counter recognises its
+    additions, an addition would count twice or not at all.
     """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
@@ -185,7 +185,7 @@ def test_a_cached_counter_is_read_before_a_refusal(records, store):
     assert records.add("p", "n", -7) == 0
 
 
-def test_requests_are_those_of_the_docstring(records, store):
+def test_operations_send_only_the_requests_of_the_docstring(records, store):
 
     def cost(work):
         store.counts.clear()

@@ -28,7 +28,7 @@ def receive(queue, **settings):
     )
 
 
-def test_messages_are_received_hidden_and_deleted(client, queue):
+def test_messages_are_received_and_hidden_and_deleted(client, queue):
     """Otherwise messages beyond a batch of ten would be skipped, or hidden messages would not return."""
     for number in range(12):
         client.send_message(QueueUrl=queue.config.queue_url, MessageBody=f"m{number}")

@@ -35,7 +35,7 @@ def commit(table, *slots, base=None):
     return found.snapshot
 
 
-def test_missing_table_is_absent(store):
+def test_missing_table_is_opened_as_absent(store):
     assert isinstance(Table(store=store).reader.open(), Absent)
 
 
@@ -96,7 +96,7 @@ def test_second_change_of_one_slot_has_nothing_left_to_commit(store):
     assert two.counted() == {1: 1}
 
 
-def test_second_change_of_overlapping_slots_commits_the_rest(store):
+def test_second_change_of_overlapping_slots_commits_its_other_slots(store):
     one, two = Table(store=store), Table(store=store)
     base = one.opened()
     commit(one, 1, 2, base=base)
@@ -184,7 +184,7 @@ def test_commit_on_an_old_snapshot_is_refused(store):
     assert len(versions(store)) == 1
 
 
-def test_change_whose_files_took_too_long_is_not_committed(store):
+def test_change_whose_files_were_written_too_slowly_is_not_committed(store):
     clock = HandClock()
     base = Table(store=store, clock=clock).opened()
 
@@ -426,7 +426,7 @@ def test_change_is_called_again_if_erase_removed_a_file(store):
         Table(store=store).committer.commit(Reads(base=done.snapshot, slots=(3,)), done.snapshot)
 
 
-def test_checkpoint_in_doubt_is_not_named(store):
+def test_checkpoint_in_doubt_is_not_named_in_last_checkpoint(store):
     table = Table(store=store)
     base = commit(table, 1)
     faulty = FaultyStore(store, at("put", Fault.REFUSED, key=LAYOUT.checkpoint(1)))
@@ -435,7 +435,7 @@ def test_checkpoint_in_doubt_is_not_named(store):
     assert table.counted() == {1: 1}
 
 
-def test_waiting_changes_read_files_of_earlier_ones(store):
+def test_waiting_changes_can_read_the_files_of_earlier_changes(store):
     """Otherwise a second change that replaces new rows of the first change would not find the file of these rows."""
 
     class Reads(Counts):

@@ -72,7 +72,7 @@ def test_interrupted_creation_is_finished(store):
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("dies_at", range(12))
 def test_creation_that_is_killed_at_any_request_is_finished(store, dies_at, fault):
-    """Otherwise after a crash, the next run would use another id, or report a loss of versions."""
+    """Otherwise, after a crash, the next run would use another id, or report a loss of versions."""
     with suppress(CrashedError):
         opened(FaultyStore(store, scripted({dies_at: fault})))
     begun = record(store)
@@ -161,7 +161,7 @@ def test_second_sensor_gets_a_warning(store):
     assert record(store).sensor == "two"
 
 
-def test_confirmation_holds_for_the_newest_version(store):
+def test_confirmation_is_recorded_with_the_newest_version(store):
     commit(store, 1)
     table, found = opened(store)
     assert confirm(table.reader, found) == record(store).confirmed == 1

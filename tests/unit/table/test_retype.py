@@ -165,8 +165,8 @@ def test_rescued_values_are_read_again() -> None:
 
 
 def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise too many marks would exceed the memory, or an object that was read in part would not be read from its
-    beginning.
+    """Otherwise marks on too many objects would exceed the memory, or an object that was read in part would not be read
+    from its beginning.
     """
     site = RetypeSite()
     site.commit("a1", LONG, n=[10**17], state={"reach_end": False, "offset": 5})

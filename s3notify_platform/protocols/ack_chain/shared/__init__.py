@@ -1,19 +1,19 @@
 """Chains that users of the npm package xor-ack-dynamodb can stamp, too. Each chain is one record, which is changed by
 compare-and-set.
 
-    chains = SharedChains(XorAckTable(DynamoConfig(table="acks"), partition_key="tagID"))    # the package's table
+    chains = SharedChains(XorAckTable(DynamoConfig(table="acks"), partition_key="tagID"))    # the npm package's table
     a, b = new_stamp(), new_stamp()
-    chains.create("job", xor(a, b))                     # like the package's create; either side may stamp it now
+    chains.create("job", xor(a, b))                     # like the npm package's create; both clients may stamp it
     chains.stamp("job", a, operation_id="a")            # Stamped(missing=None): open, and stamps have no names
-    chains.stamp("job", a, operation_id="a")            # no change; the package would apply the stamp again
-    chains.stamp("job", b)                              # Acked(): the item is deleted, as the package expects
+    chains.stamp("job", a, operation_id="a")            # no change; the npm package would apply it again
+    chains.stamp("job", b)                              # Acked(): the npm package's item is deleted, as it expects
     chains.open_batch("batch", ["1", "2"])              # children with names, in the same table
     chains.stamp_children("batch", ["1"])               # Stamped(missing=1)
 
 Steps
     1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from the seed and the
-       child's name. The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the package
-       does.
+       child's name. The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the npm
+       package does.
     2. A worker that has finished children reads the record, XORs the children's stamps into it, and replaces it by
        compare-and-set. If several threads stamp one chain at the same time, one thread sends all these stamps together.
     3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain can be distinguished
@@ -30,7 +30,8 @@ Invariants: the chains have the invariants of `AckChains`. After a write in doub
 is returned.
 
 Limits
-    - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
+    - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the npm
+      package.
     - A parent must begin the same children in every attempt. If a later attempt names other children, these children
       also begin, perhaps after the chain is acked.
     - The limits are `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, and `SHARED_ATTEMPTS` attempts.

@@ -56,7 +56,7 @@ class SharedChains:
     """The chains of one partition of a record store. Each chain is one record. Thread-safe.
 
     Requests without contention: create 1, stamp 2, state 1, fail 2, delete 2. If n threads stamp one chain at the same
-    time, they take 4 requests together. `SHARED_ATTEMPTS` bounds the attempts of each operation.
+    time, they take at most 4 requests together. `SHARED_ATTEMPTS` bounds the attempts of each operation.
     """
 
     def __init__(

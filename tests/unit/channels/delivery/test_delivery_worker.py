@@ -29,7 +29,7 @@ from tests.support.outlets import (
 from tests.support.waiting import until
 
 
-def test_entries_are_delivered_once_in_batches_of_the_endpoints_size(queue):
+def test_entries_are_delivered_once_in_batches_as_large_as_the_endpoint_allows(queue):
     push(queue, 20)
     hook = FakePush()
     delivery = SteppedDelivery(queue, hook)
@@ -75,8 +75,8 @@ def test_entries_that_failed_are_sent_alone(queue, clock):
     assert queue.stats("t").dead == 0
 
 
-def test_entries_are_grouped_by_their_first_attempt():
-    """Entries that were never tried share batches. Entries that failed before are sent one by one."""
+def test_only_entries_that_were_never_tried_share_a_batch():
+    """Entries that failed before are sent one by one."""
 
     class Tried:
         def __init__(self, attempts):
@@ -128,7 +128,7 @@ def test_an_attempt_counts_only_if_it_reached_the_endpoint(queue, clock):
 
 
 def test_entries_expire_while_the_endpoint_is_down(queue, clock):
-    """In an outage, the worker takes no entries but probes. If entries expired only when they are taken, old entries
+    """In an outage, the worker takes entries only for probes. If entries expired only when they are taken, old entries
     would fill the queue.
     """
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, ttl_seconds=100))

@@ -54,7 +54,7 @@ def records_of(receiver):
 
 def test_a_change_is_sent_before_the_call_returns(world, publishing, monkeypatch):
     """Otherwise a caller could not rely on the notification, or receivers could not parse or verify it. Nothing is
-    queued, so the signal has no mark, and consumers list the bucket.
+    queued, so the signal does not have the mark of queued writers, and consumers list the bucket.
     """
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "0123456789abcdef")
     publisher = publishing()
@@ -98,7 +98,7 @@ def test_changes_of_large_objects_are_sent_too(world, publishing, tmp_path):
     assert (record["s3"]["object"]["key"], record["s3"]["object"]["size"]) == ("large", 20)
 
 
-def test_persistent_topics_get_their_entries_beside_a_topic_without_a_queue(world, publishing):
+def test_persistent_topics_get_their_entries_although_another_topic_has_no_queue(world, publishing):
     """Otherwise one topic without a queue would change what the other topics get."""
     world.topic()
     publisher = publishing()
@@ -229,8 +229,8 @@ def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, pu
 
 
 def test_an_outage_of_the_queue_after_the_write_loses_the_notification(world, publishing):
-    """Otherwise a written object would be reported as failed. The loss is counted only by a publisher that has already
-    read a topic without a queue.
+    """Otherwise a written object would be reported as failed. The loss is counted only if the publisher has read before
+    the outage that a topic has no queue.
     """
     down = []
     publisher = publishing(records=lambda call: Fault.THROTTLED if call.method in down else Fault.NONE)

@@ -73,7 +73,7 @@ def test_only_user_and_password_are_accepted_for_brokers(monkeypatch):
 
 
 def test_cloudevents_are_one_json_batch():
-    """Otherwise receivers could not parse the batch. The batch has the queue's order, ids and S3 records."""
+    """Otherwise receivers could not parse the batch. The batch has ids and S3 records in the queue's order."""
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents") as made:
         made.post("t", [entry(1), entry(2)])
         headers, body = server.requests[0]
@@ -121,8 +121,8 @@ def test_binary_cloudevents_have_their_attributes_in_headers():
     ids=["both", "one", "none"],
 )
 def test_binary_cloudevents_of_ceph_have_the_ids_that_ceph_gives(response, expected):
-    """Otherwise a receiver would not recognise an event that it knows from Ceph. Without both ids of the request, two
-    events could get the same id.
+    """Otherwise a receiver would not recognise an event that it knows from Ceph. If one of the request's two ids is
+    missing, the entry's id is used, because one id alone could belong to two events.
     """
     one = entry(1)
     details = {"eventSource": "ceph:s3", "awsRegion": "default"}

@@ -190,7 +190,7 @@ def test_an_endless_lookup_ends_with_the_requests_deadline(monkeypatch):
     assert asked == ["slow.example"]
 
 
-def test_missing_keys_files_and_permissions_are_reported_before_a_request(monkeypatch, tmp_path):
+def test_missing_files_keys_and_permissions_are_reported_before_a_request(monkeypatch, tmp_path):
     """Otherwise the operator would learn only from failed deliveries that a key, a file or a permission is missing."""
     monkeypatch.delenv("S3NOTIFY_PUSH_KEY", raising=False)
     with pytest.raises(UsageError, match="set S3NOTIFY_PUSH_KEY"):

@@ -127,7 +127,7 @@ def test_other_valid_forms_of_documents_are_accepted(topic: Front) -> None:
     ]
 
 
-def test_rules_that_the_front_did_not_make_stay(topic: Front) -> None:
+def test_rules_stay_if_the_front_did_not_make_them(topic: Front) -> None:
     """Otherwise a put would remove rules of the same topic that have no id, or that are for other buckets."""
     others = (Rule(prefix="mine/"), Rule(id="theirs", bucket="other"))
     topic.queue.topics.update("t", TopicSettings(without_rules="none", rules=others))

@@ -76,7 +76,7 @@ def test_attributes_become_settings(
     attempts=st.none() | st.integers(1, 10**9 - 1),
     retry=st.none() | st.integers(0, 86_400),
 )
-def test_numbers_become_settings_and_attributes_again(
+def test_numbers_survive_conversion_to_settings_and_back(
     ttl: int | None, attempts: int | None, retry: int | None
 ) -> None:
     """Otherwise a topic would change when a client reads its attributes and writes them back. The value `None` means

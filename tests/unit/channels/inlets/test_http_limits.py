@@ -99,7 +99,7 @@ def test_slow_clients_do_not_delay_others():
     assert site.keys() == ["a"]
 
 
-def test_places_of_slow_clients_are_free_after_their_deadline():
+def test_posts_are_accepted_again_after_the_deadline_of_slow_clients():
     site = Site()
     with running(site, limits=QUICK) as receiver, contextlib.ExitStack() as stack:
         for peer in opened(receiver, stack, QUICK.connections, HEAD):

@@ -152,8 +152,8 @@ def test_headers_are_ignored_without_a_trusted_proxy():
 
 
 def test_plain_http_without_a_trusted_proxy_causes_a_warning_and_no_limit_by_address():
-    """All connections have the proxy's address. So with a share of connections for each address, the inlet would refuse
-    senders.
+    """Behind a proxy, all connections have the proxy's address. So with a share of connections for each address, the
+    inlet would refuse senders.
     """
     site = Site()
     with (

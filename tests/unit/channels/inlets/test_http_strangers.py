@@ -51,7 +51,7 @@ def test_many_idle_connections_do_not_block_others():
         assert time.monotonic() - began < 2
 
 
-def test_a_place_is_free_after_a_stranger_has_left():
+def test_a_connection_is_accepted_after_a_stranger_has_left():
     """Otherwise the inlet would accept nobody after some strangers have left or were refused."""
     limits = Limits(connections=1, strangers=1)
     with running(Site(), limits=limits) as receiver:

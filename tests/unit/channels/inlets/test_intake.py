@@ -18,8 +18,8 @@ from tests.support.intake_site import SIGNALS, Site, event
 
 
 def test_an_event_is_queued_and_then_signalled():
-    """Otherwise a signal before its entry would make the consumer miss the change, and a signal without the mark would
-    make the consumer list the bucket.
+    """Otherwise a signal before its entry would make the consumer miss the change, and a signal without the mark of
+    queued writers would make the consumer list the bucket.
     """
     site = Site()
     there = []

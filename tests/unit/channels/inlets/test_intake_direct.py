@@ -66,7 +66,7 @@ def test_a_full_topic_causes_no_second_notification(server, sites):
     assert server.keys == {"a": 1, "b": 1}
 
 
-def test_a_change_that_only_a_topic_without_a_queue_takes_is_answered_as_done(server, sites):
+def test_a_change_is_answered_as_done_if_only_a_topic_without_a_queue_takes_it(server, sites):
     """Otherwise the counts would say that no topic takes the change. A failed notification is answered as done, too, so
     that the sender does not report the change again.
     """

@@ -30,8 +30,8 @@ from tests.support.queued_publisher import KS, meanwhile
 
 
 def test_a_put_is_in_the_queue_before_its_signal(world):
-    """Without the writer's id in entry and object, the reconciler could not resolve the write. Without the mark in the
-    signal, the consumer would list the bucket.
+    """Without the writer's id in entry and object, the reconciler could not resolve the write. Without the mark
+    of queued writers in the signal, the consumer would list the bucket.
     """
     written = world.publisher().put("a", b"12345", precondition=ABSENT, metadata={"mine": "1"})
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -73,7 +73,7 @@ def test_rules_select_the_changes_of_a_topic(world):
 
 
 def test_a_conflict_leaves_nothing_in_the_queue(world):
-    """Otherwise each conflict would leave an entry, a reservation or used room behind."""
+    """Otherwise each conflict would leave an entry or a reservation in the queue, or would use up its space."""
     publisher = world.publisher()
     world.objects.put("a", b"1")
     assert publisher.put_if_absent("a", b"2") == Conflict()
@@ -112,7 +112,7 @@ def test_every_topic_that_takes_the_key_gets_an_entry(world):
     assert world.announced("else") == []
 
 
-def test_signals_of_changes_that_no_topic_takes_are_not_marked(world):
+def test_signals_are_not_marked_as_queued_if_no_topic_takes_their_changes(world):
     """Otherwise a consumer would look for an entry instead of listing, and would miss the change."""
     world.queue.topics.delete("t")
     world.topic("raw", prefix="raw/")
@@ -312,8 +312,8 @@ class Distant(CountingStore):
 
 
 def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
-    """Otherwise a durable entry would cost more than about four requests. Topics are read every two seconds, and room
-    is taken for 32 puts together.
+    """Otherwise a durable entry would cost more than about four requests. Topics are read every two seconds, and space
+    in the queue is taken for 32 puts together.
     """
     clock = HandClock()
     store = Distant(MemoryObjectStore(), clock)

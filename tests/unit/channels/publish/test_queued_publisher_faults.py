@@ -137,7 +137,7 @@ def test_a_change_that_is_pushed_to_a_full_topic_is_an_error(world):
 
 @pytest.mark.parametrize("method", ["add", "create", "scan"])
 def test_nothing_is_written_while_the_queue_is_down(world, method):
-    """Otherwise objects would be written without an entry, or room would be lost."""
+    """Otherwise objects would be written without an entry, or space in the queue would be lost."""
     publisher = world.publisher(records=lambda call: Fault.THROTTLED if call.method == method else Fault.NONE)
     with pytest.raises(UnavailableError):
         publisher.put("a", b"1")

@@ -119,7 +119,7 @@ def test_a_topic_created_again_gets_the_entry(world):
 
 
 def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
-    """Otherwise the reconciler would wait for room that the reservation itself occupies."""
+    """Otherwise the reconciler would wait for space in the topic that the reservation itself occupies."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")
@@ -134,8 +134,8 @@ def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
 
 
 def test_a_killed_reconciler_leaves_no_deadlock(world):
-    """The killed reconciler has reserved the only room of the topic `late`. Otherwise the next reconciler would wait
-    for this room without end.
+    """The killed reconciler has reserved all space in the topic `late`. The next reconciler must not wait for this
+    space without end.
     """
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
@@ -165,7 +165,7 @@ def test_errors_of_a_pass_name_no_key(world):
     assert "secret-person" not in error
 
 
-def test_a_full_topic_does_not_cause_entries_in_others(world):
+def test_a_full_topic_does_not_cause_repeated_entries_in_other_topics(world):
     """Otherwise each pass that finds one topic full would add an entry to the other topics."""
 
     def make():

@@ -64,7 +64,9 @@ def passes(world, reconciler, *waits):
 
 
 def test_a_resolved_reservation_is_signalled(world):
-    """Otherwise the entry of a killed writer would be committed without a signal, or its signal would lack the mark."""
+    """Otherwise the entry of a killed writer would be committed without a signal, or its signal would not be marked as
+    queued.
+    """
     world.queue.reserve_many("t", [Event(key="written", bucket="b"), Event(key="not", bucket="b")])
     world.objects.put("written", b"1")
     reconciler = world.reconciler()
@@ -100,7 +102,7 @@ def test_a_signalled_entry_is_not_signalled_again_soon(world):
     assert passes(world, reconciler, 299, 2, 299, 2) == [0, 1, 0, 1]
 
 
-def test_a_new_process_waits_300_s_for_older_entries(world):
+def test_a_new_process_waits_300_s_before_it_signals_older_entries(world):
     """Otherwise a new process would signal all waiting entries, since it does not know former signals."""
     world.push("a")
     reconciler = world.reconciler()

@@ -1,4 +1,6 @@
-"""Events on AWS, for each way: changes arrive in the queue, and its policy allows no other sender."""
+"""Events on AWS, for each way of sending them: changes arrive in the queue, and the queue's policy allows no other
+sender.
+"""
 
 import json
 import re

@@ -113,7 +113,7 @@ def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
     assert world.tick().silent_runs == (run.run_id,)
 
 
-def test_a_run_that_dagster_has_not_created_yet_is_waited_for() -> None:
+def test_a_batch_waits_for_a_run_that_dagster_has_not_created_yet() -> None:
     """Dagster has created only one of two runs. The end of the created run does not end the batch."""
     world = settled(parallel_runs=2)
     world.publish(1, 2)

@@ -4,7 +4,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from tests.support.batches import World, last_attempt, settled
 
 
-def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_parked() -> None:
+def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_then_parked() -> None:
     """If a parked slot changes, it is requested again, and has all its attempts."""
     world = settled(max_attempts=3, backoff_seconds=10)
     world.publish(1, 2)

@@ -1,4 +1,6 @@
-"""Reads of small objects, against a real server: each result has the enumerated version of the object, or a reason."""
+"""Reads of small objects, against a real server: each result has the enumerated version of the object, or the
+reason why the object was not read.
+"""
 
 import os
 from dataclasses import replace
@@ -24,7 +26,7 @@ def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:
 def test_objects_are_fetched_in_order_and_completely(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows are limited by the number of objects and by bytes.
+    """Objects are fetched in groups (windows), which are limited by the number of objects and by bytes.
 
     Some objects are empty, and some keys need boto3 in place of obstore.
     """

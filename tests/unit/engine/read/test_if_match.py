@@ -26,7 +26,7 @@ KEYS = pytest.mark.parametrize("key", ["plain.jsonl", "odd//key.jsonl"])
 
 @KEYS
 def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3Server, key: str) -> None:
-    """The new object has the same size: none of its rows is committed under the old ETag."""
+    """None of the new object's rows is committed under the old ETag, although both versions have the same size."""
     place = Place(ministack)
     place.put(key, 1, 2)
     place.put("other.jsonl", 9)

@@ -176,7 +176,7 @@ def test_a_big_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministac
 RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 
 
-def test_a_text_of_a_key_that_does_not_fit_its_column_is_rescued(ministack: S3Server) -> None:
+def test_a_text_from_a_key_is_rescued_if_it_does_not_fit_its_column(ministack: S3Server) -> None:
     """The column is null.
 
     `_rescued` has the text from the key, and also the record's own values that do not fit. Each rescued value is
@@ -195,7 +195,7 @@ def test_a_text_of_a_key_that_does_not_fit_its_column_is_rescued(ministack: S3Se
     assert rows(place, rejects=True) == []
 
 
-def test_a_text_of_a_key_is_rescued_if_the_object_is_read_in_parts(ministack: S3Server) -> None:
+def test_a_text_from_a_key_is_rescued_even_if_the_object_is_read_in_parts(ministack: S3Server) -> None:
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, split_bytes=9)
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
     found, rejects, outcomes = in_parts(place, "dt=a%20b/a")

@@ -224,7 +224,7 @@ def test_an_outage_that_ends_while_the_run_waits_costs_only_time(site: Site) -> 
 
 @pytest.mark.thorough
 def test_a_long_outage_fails_the_run(site: Site) -> None:
-    """No slot can be planned: the run raises after a minute."""
+    """No slot can be planned, so the run raises an error after a minute."""
     site.proxy.outage = lambda: True
     with pytest.raises(UnavailableError, match="503"):
         site.ingest(last_attempt=ALL)

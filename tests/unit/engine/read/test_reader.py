@@ -14,7 +14,7 @@ from tests.support.sources import source_of
     "count", [1, SAMPLE_OBJECTS - 1, SAMPLE_OBJECTS, 2 * SAMPLE_OBJECTS - 1, 10 * SAMPLE_OBJECTS]
 )
 def test_a_sample_is_spread_over_all_objects(count: int) -> None:
-    """Otherwise columns that only the later objects have would not be inferred: keys often begin with a date."""
+    """Otherwise columns that only later objects have would not be inferred, since keys often begin with a date."""
     versions = [
         ObjectVersion(key=f"raw/{number:06}.jsonl", etag=ETag("e"), size=10, slot=Slot(0))
         for number in range(count)

@@ -45,7 +45,7 @@ LINES = b'{"a":1,"b":"x"}\n{"a":-1,"b":"y"}\n{"b":null}\n{"a":-2,"b":null}\n'
 def test_a_row_that_breaks_a_rule_is_a_reject(ministack: S3Server, split_bytes: int) -> None:
     """The reject has the first broken rule, the offset and the raw bytes.
 
-    Each rule is counted, and null breaks no rule.
+    For each rule, the rows that break it are counted. Null breaks no rule.
     """
     place = Place(
         ministack, slots=1, split_bytes=split_bytes, expect_warn="a > 1",
@@ -114,7 +114,7 @@ def test_rules_may_use_other_columns(ministack: S3Server) -> None:
 
 
 def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> None:
-    """A Parquet row has no record: its payload column is null."""
+    """A Parquet row has no raw record, so its payload column is null."""
     place = Place(ministack, slots=1, format="auto", expect="a >= 0", payload_column="raw")
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": [1, -1], "b": ["x", "é"]}), sink)

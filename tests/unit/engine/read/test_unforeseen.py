@@ -169,7 +169,7 @@ def test_an_unforeseen_answer_of_the_store_affects_only_one_object(
 
 @pytest.mark.server
 def test_a_part_fails_if_a_parser_raises_an_error_on_it(site: Site) -> None:
-    """The outcome of the part has the traceback, even if rows of the big object were read before."""
+    """The outcome of the part has the traceback, even if the part's first rows were read without an error."""
     body = b'{"a":1}\n' * 3 + RAISES
     site.store.put(BAD, body)
     meta = site.store.head(BAD)
@@ -212,7 +212,7 @@ def test_an_error_is_raised_if_results_were_already_returned(monkeypatch: pytest
 
 
 def test_an_outage_is_not_unforeseen() -> None:
-    """A lack of memory is not unforeseen either: another process may cause it."""
+    """A lack of memory is not unforeseen either, because another process may cause it."""
 
     def raising(_: Sequence[int]) -> Iterator[str]:
         raise UnavailableError("no answer")

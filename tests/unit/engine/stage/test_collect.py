@@ -56,7 +56,7 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
 
 
 def test_only_the_first_part_is_kept_if_an_object_must_be_read_from_its_beginning() -> None:
-    """The other parts have no rows: their tasks found that the object cannot be read from the middle."""
+    """The other parts have no rows, because their tasks found that the object cannot be read from the middle."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
     assert (found.status, found.rows, found.offset) == ("ok", 7, 7)

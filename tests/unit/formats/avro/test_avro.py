@@ -157,7 +157,7 @@ def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
 
 
 def test_large_records_become_small_tables() -> None:
-    """An Arrow table may have only a limited number of bytes, not only of records."""
+    """The tables are limited not only in their number of records, but also in their number of bytes."""
     body = file_of(
         [{"b": "x" * (4 << 20)} for _ in range(12)], [{"name": "b", "type": "string"}], codec="deflate"
     )

@@ -123,7 +123,7 @@ def test_a_time_that_pyarrow_cannot_read_rejects_its_stripe() -> None:
     The stripe is one reject with the reason, and the other stripes are loaded.
     """
     kind = pa.timestamp("s")
-    times = pa.array([0, 253_402_300_799, 5], kind)  # the second time is in the year 9999
+    times = pa.array([0, 253_402_300_799, 5], kind)  # the second of these times is in the year 9999
     sink = pa.BufferOutputStream()
     with pa_orc.ORCWriter(sink, stripe_size=1, batch_size=1) as writer:
         for at in (0, 1):

@@ -67,7 +67,7 @@ def test_any_line_ends_give_rows_or_rejects(
     key: str,
     places: list[int],
 ) -> None:
-    """Each written record is an equal row, or is in a reject with the reason."""
+    """Each written record is read as an equal row, or is in a reject with the reason."""
     special = {dialect.delimiter, "\r", "\n", '"', "#"}
     written: list[tuple[int, str, str]] = []
     lines: list[str] = ["#skipped\n"] * dialect.skip_lines + ["#comment\r"] * bool(dialect.comment)
@@ -111,8 +111,10 @@ def test_any_line_ends_give_rows_or_rejects(
     ],
 )
 @pytest.mark.parametrize("key", ["k.csv", "k.csv.gz"])
-def test_a_lone_carriage_return_is_a_reject(body: bytes, rows: Rows, raws: list[bytes], key: str) -> None:
-    """A lone carriage return in the header rejects the whole object; in a record, it rejects only the record."""
+def test_a_lone_carriage_return_causes_one_reject(
+    body: bytes, rows: Rows, raws: list[bytes], key: str
+) -> None:
+    """The reject is the whole object if the carriage return is in the header, and one record otherwise."""
     stored = gzip.compress(body) if key.endswith(".gz") else body
     for places in ([], [3], [8, 11]):
         for parts in ways(stored, key, Dialect(), places):

@@ -26,7 +26,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_depth_and_end_are_exact(value: object) -> None:
+def test_depth_and_end_of_a_value_are_exact(value: object) -> None:
     text = json.dumps(value)
     assert depth_of(text.encode()) == levels(value)
     assert value_end(f"[{text}] ]", 0) == len(text) + 2
@@ -53,7 +53,7 @@ def test_a_deep_record_does_not_stop_others(depth: int, opening: str, closing: s
             assert rescued["deep"] == line.decode().split('"deep":', 1)[1][:-2]
 
 
-def test_brackets_in_strings_do_not_count() -> None:
+def test_brackets_in_strings_do_not_add_to_the_depth() -> None:
     text = '[{"' * 1000
     body = json.dumps({"a": 1, "b": text}).encode()
     rows, rejects = take([body, body], AB, "jsonl")

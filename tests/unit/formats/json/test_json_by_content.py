@@ -40,7 +40,7 @@ def parsed(body: bytes, key: str = "k.json", encoding: str = "utf-8") -> Found:
 
 
 def values(found: Found) -> list[Any]:
-    """Returns the rows and the reasons of rejects, both without offsets."""
+    """Returns the rows, and the reasons of the rejects. The offsets are left out."""
     return [row[1] for row in found]
 
 
@@ -106,7 +106,7 @@ def test_objects_of_both_kinds_are_parsed_together() -> None:
 
 @given(at=places, body=st.sampled_from([LINES, *DOCUMENTS.values()]))
 def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
-    """The first part has the whole list.
+    """The first part yields the records of the whole list.
 
     Each other part reports that it was read to its own end, so that the whole object counts as read.
     """
@@ -146,7 +146,9 @@ def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=["a word", "a number", "a list behind lines", "white space"],
 )
-def test_an_object_that_does_not_begin_like_a_list_of_records_has_lines(body: bytes, rejects: int) -> None:
+def test_an_object_that_does_not_begin_like_a_list_of_records_is_read_as_lines(
+    body: bytes, rejects: int
+) -> None:
     """If a line is not a record, only this line is rejected."""
     found = parsed(body)
     assert [row[1]["a"] for row in found if len(row) == 2] == [1]
@@ -165,7 +167,7 @@ def test_a_list_without_records_is_empty(body: bytes, reasons: list[str]) -> Non
     assert [row[1] for row in found] == reasons
 
 
-def test_content_decides_only_with_auto_and_only_for_json() -> None:
+def test_content_decides_only_if_the_format_is_auto_and_the_suffix_is_json() -> None:
     """If a path is set, objects are read as documents, as with the format `json`."""
     assert isinstance(format_of("raw/1.json", AUTO), JsonByContent)
     assert isinstance(format_of("raw/1.JSON.gz", AUTO), JsonByContent)
@@ -179,7 +181,7 @@ def test_content_decides_only_with_auto_and_only_for_json() -> None:
     assert berlin.notation.zones == {"": "Europe/Berlin"}
 
 
-def test_types_and_splits_are_as_for_lines() -> None:
+def test_types_and_splits_are_the_same_as_those_of_json_lines() -> None:
     for kind in (pa.int64(), pa.list_(pa.int64()), pa.map_(pa.string(), pa.string()), pa.duration("s")):
         assert JsonByContent().has_type(kind) == FORMATS["jsonl"].has_type(kind)
     assert JsonByContent().may_be_cut("k.json", "utf-8")

@@ -54,7 +54,7 @@ def submitted(
 
 
 def test_a_run_waits_if_another_run_is_queued(instance: dg.DagsterInstance) -> None:
-    """A cold run waits for the daemon. A warm run that is submitted after the cold run must wait, too."""
+    """A run that may not be warm waits for Dagster's daemon. A warm run that is submitted later must wait, too."""
     assert submitted(instance, {}) is DagsterRunStatus.QUEUED
     assert submitted(instance, WARM) is DagsterRunStatus.QUEUED
 
@@ -64,11 +64,11 @@ def test_a_run_that_uses_a_pool_waits(instance: dg.DagsterInstance) -> None:
     assert submitted(instance, WARM, frozenset({"spark"})) is DagsterRunStatus.QUEUED
 
 
-def test_warm_runs_start_up_to_the_limit_of_their_tag(instance: dg.DagsterInstance) -> None:
+def test_as_many_warm_runs_start_as_the_limit_of_their_tag_allows(instance: dg.DagsterInstance) -> None:
     found = [submitted(instance, WARM) for _ in range(3)]
     assert found == [DagsterRunStatus.STARTING] * 2 + [DagsterRunStatus.QUEUED]
 
 
-def test_warm_runs_start_up_to_the_limit_of_all_runs(instance: dg.DagsterInstance) -> None:
+def test_as_many_warm_runs_start_as_the_limit_of_all_runs_allows(instance: dg.DagsterInstance) -> None:
     found = [submitted(instance, {WARM_TAG: "spark"}) for _ in range(4)]
     assert found == [DagsterRunStatus.STARTING] * 3 + [DagsterRunStatus.QUEUED]

@@ -189,7 +189,7 @@ def test_other_runs_are_not_offered_to_the_supervisor(
 
 
 def test_a_run_without_a_supervisor_starts_cold(site: Site, cold: list[str]) -> None:
-    """Nothing was sent to a supervisor, so the run must not be claimed."""
+    """Nobody else can start the run, since nothing was sent to a supervisor. So the launcher must not claim the run."""
     runs = [site.run(), site.run()]
     site.launch(runs[0])
     with closing(site.home.listen()):
@@ -252,7 +252,7 @@ def test_a_launcher_that_finds_no_supervisor_starts_one(
     site.launcher = WarmRunLauncher(start_supervisor=True)
     site.launcher.register_instance(instance)
     site.launch(site.run())
-    assert len(cold) == 1, "nobody was there"
+    assert len(cold) == 1, "no supervisor was there"
     until(lambda: answers(site.home), seconds=120)
     site.launch(site.run())
     assert len(cold) == 2, "its code is not on this machine, so that no worker is there either"
@@ -267,7 +267,9 @@ def answers(home: Home) -> bool:
         return False
 
 
-def test_a_launcher_starts_no_supervisor_unasked(instance: dg.DagsterInstance, cold: list[str]) -> None:
+def test_a_launcher_starts_no_supervisor_without_the_setting(
+    instance: dg.DagsterInstance, cold: list[str]
+) -> None:
     site = Site(instance)
     site.launch(site.run())
     assert cold

@@ -256,7 +256,7 @@ def test_a_worker_is_replaced_at_its_limits(instance: dg.DagsterInstance, job: s
 
 
 def test_the_number_of_workers_is_limited(instance: dg.DagsterInstance) -> None:
-    """The worker that was idle for longest makes room; a worker with a run does not."""
+    """The worker that was idle for longest is ended, and a new worker takes its place. A worker with a run stays."""
     with supervised(instance, Limits(workers=1)) as it:
         it.handed_over("works")
         (first,) = it.workers()
@@ -277,7 +277,7 @@ def test_a_worker_that_cannot_start_is_not_restarted_repeatedly(instance: dg.Dag
         assert sum(line.endswith("starts") for line in it.lines) == 1
 
 
-def test_the_next_supervisor_reports_runs_of_a_killed_one(instance: dg.DagsterInstance) -> None:
+def test_the_next_supervisor_reports_the_runs_of_a_killed_supervisor(instance: dg.DagsterInstance) -> None:
     """The workers of a killed supervisor have ended. Runs of the default launcher must stay untouched."""
     home = Home(Path(instance.root_directory))
     home.make()
@@ -293,7 +293,7 @@ def test_the_next_supervisor_reports_runs_of_a_killed_one(instance: dg.DagsterIn
 
 
 def test_the_end_of_a_supervisor_terminates_its_runs(instance: dg.DagsterInstance) -> None:
-    """A second supervisor of the home must be refused, and without a supervisor nothing may be sent."""
+    """A second supervisor of the home must be refused. A request to a supervisor that has ended must raise an error."""
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         run = it.handed_over("stuck")
         with pytest.raises(UsageError, match="another supervisor"):
@@ -304,7 +304,7 @@ def test_the_end_of_a_supervisor_terminates_its_runs(instance: dg.DagsterInstanc
 
 
 def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
-    """The path may be longer than the address of a socket may be."""
+    """The path of a home may be longer than the longest address of a socket."""
     home = Home(tmp_path / ("x" * 100))
     with home.listen(), pytest.raises(Exception, match="does not answer"):
         home.ask({}, seconds=0.01)

@@ -69,7 +69,7 @@ def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
     assert chains.stamp_children("t", ["1/a", "1/b"]) == Acked()
 
 
-def test_requests_of_each_operation(records):
+def test_each_operation_sends_only_the_documented_requests(records):
     """Otherwise an operation would cost more requests than documented."""
     chains, faulty = over(records)
     chain = chains.open_batch("batch", SLOTS, payload="{}")
@@ -94,7 +94,7 @@ def test_requests_of_each_operation(records):
     assert methods(faulty) == ["create"]
 
 
-def test_requests_on_a_bucket():
+def test_a_stamp_on_a_bucket_lists_keys_once():
     """Otherwise a stamp on a bucket would read other stamps or the head, instead of listing keys once."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/", keys_recur=keys_recur))

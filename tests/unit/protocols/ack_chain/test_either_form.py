@@ -77,8 +77,8 @@ def test_a_tag_in_use_is_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """Otherwise a user of the npm package's `stamp` would get another XOR, or the XOR would make equal outcomes
-    unequal.
+    """Otherwise a user of the npm package's `stamp` would get another XOR, or two equal outcomes would
+    count as different because of their XOR.
     """
     chains.create("t", xor(A, B, C))
     assert chains.stamp("t", A, operation_id="a").xor == xor(B, C)

@@ -32,7 +32,7 @@ def test_a_holder_of_the_former_chain_gets_tag_not_found(records):
     assert chains.state(new).missing == ("1",)
 
 
-def test_requests_of_a_reused_tag():
+def test_a_reuse_sends_only_the_documented_requests():
     """Otherwise `reuse` would cost more requests than documented, with or without a former chain of the tag."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/"))

@@ -126,7 +126,7 @@ def test_the_outcome_is_unknown_if_a_foreign_object_is_found_after_a_write_in_do
         commit.put_if_absent(PATH, b"1")
 
 
-def test_the_outcome_is_unknown_after_a_conflict_that_came_and_went(store):
+def test_the_outcome_is_unknown_after_a_conflict_with_an_object_that_has_disappeared(store):
     """The conflicting object may have been our own late attempt, so the outcome `Conflict` would be a guess."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
     putting = faulty.store.put
@@ -267,7 +267,7 @@ def test_the_outcome_of_a_delete_in_doubt_is_unknown_if_the_object_does_not_exis
 
 
 @pytest.mark.parametrize("ignores", ["copy", "delete"])
-def test_the_probe_reports_an_ignored_condition_and_leases_do_not_need_it(store, ignores):
+def test_the_probe_reports_an_ignored_condition_and_leases_work_without_conditions(store, ignores):
     """Otherwise a store that ignores a condition would overwrite or delete objects, and nobody would learn of this."""
     ignoring = IgnoringStore(store, {ignores})
     found = probe(ignoring, "")

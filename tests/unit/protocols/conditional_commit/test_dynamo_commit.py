@@ -47,7 +47,7 @@ def test_an_uncontended_commit_sends_one_head_one_write_and_two_lease_requests(s
     assert store.head(PATH).metadata == {"m": "v", WRITER: lease.writer, EXPECTED: "*"}
 
 
-def test_a_loser_pays_one_head(store, leases, commit):
+def test_a_writer_whose_precondition_fails_sends_only_one_head(store, leases, commit):
     """Otherwise a writer whose precondition fails would put a lease, for which other writers would have to wait."""
     store.put(PATH, b"there")
     assert commit.put_if_absent(PATH, b"1") == Conflict()
@@ -88,7 +88,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
     assert leases.leases.read(PATH, "*").generation == 5
 
 
-# The next writer
+# Writers that find a lease of another writer
 
 
 def test_the_lease_of_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
@@ -146,7 +146,7 @@ def test_a_takeover_begins_with_another_head(store, leases, commit):
     assert [lease.generation for lease, _ in leases.puts] == [0]
 
 
-def test_a_takeover_that_comes_second_waits_for_the_new_lease(store, leases, commit, clock):
+def test_the_second_of_two_takeovers_waits_for_the_new_lease(store, leases, commit, clock):
     """Otherwise two writers would hold the lease at the same time."""
     lease = foreign_lease(PATH, timeout_ms=2000)
     leases.leases.put(lease, seen=None)

@@ -173,8 +173,8 @@ def test_hits_are_served_up_to_the_limit_while_polls_fail(make, clock, store, pu
 
 @pytest.mark.parametrize("method", ["get", "head"])
 def test_an_entry_that_could_not_be_read_again_is_not_served(make, store, publisher, method):
-    """Otherwise a reader would get an object version that was replaced, or a new object version without the second
-    poll.
+    """Otherwise a reader would get an object version that was replaced, or a new object version that no second poll
+    has checked.
     """
     faulty = FaultyStore(store)
     cache = make(faulty)

@@ -59,7 +59,7 @@ def body(found):
     return found.body if found else None
 
 
-def test_requests_of_a_miss_a_hit_and_a_stale_entry(store, publisher):
+def test_a_miss_a_hit_and_a_stale_entry_cost_few_requests(store, publisher):
     """Otherwise a hit would cost a request, or an unchanged stale entry would cost more than one conditional GET."""
     publisher.put("a", b"1")
     counting = CountingStore(store)
@@ -113,7 +113,7 @@ def test_the_poll_begins_after_the_response(store, publisher):
     assert body(cache.get("cause")) == b"2"
 
 
-def test_an_absence_waits_for_a_poll_too(store, publisher):
+def test_an_absence_is_returned_only_after_a_poll_too(store, publisher):
     """Otherwise a reader that sees a deletion would not see a change that was written before the deletion."""
     publisher.put("cause", b"1")
     cache = cache_over(store)
@@ -353,7 +353,7 @@ def test_an_evicted_key_is_read_again(store, publisher):
     assert cache.get("k").body == b"2"
 
 
-def test_an_eviction_during_a_get_waits_for_the_get(store, publisher):
+def test_evict_waits_for_a_get_of_the_key(store, publisher):
     """Otherwise a GET that began before the eviction would leave an old body in the cache."""
     publisher.put("k", b"1")
     cache = cache_over(store)

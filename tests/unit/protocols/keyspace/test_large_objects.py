@@ -67,7 +67,7 @@ def test_a_stream_becomes_the_object(body, parallelism):
     assert site.uploads() == 0
 
 
-def test_requests_of_a_file(tmp_path, body):
+def test_a_file_costs_only_the_documented_requests(tmp_path, body):
     """Otherwise a file would cost more requests than documented."""
     (tmp_path / "file").write_bytes(body)
     site = Site()

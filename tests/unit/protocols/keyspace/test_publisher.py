@@ -134,8 +134,8 @@ def test_an_empty_batch_costs_no_request(store):
 
 
 def test_a_batch_does_not_move_a_slot_in_which_all_changes_conflict(store, publisher):
-    """Otherwise watchers would read a slot in which nothing was written, or outcomes would be in another order than
-    changes.
+    """Otherwise watchers would read a slot in which nothing was written, or the outcomes would be in another order
+    than the changes.
     """
     publisher.put("a", b"1")
     before = store.head(signal_key(KS, slot_of("a"))).etag

@@ -23,7 +23,7 @@ A, B = Slot(3), Slot(5)
 
 
 class Queue:
-    """The marks of a topic, and the number of times that they were read."""
+    """The marks of a topic, which show the slots with entries, and the number of times that the marks were read."""
 
     def __init__(self):
         self.marks, self.looks = {}, 0
@@ -64,7 +64,7 @@ def put(publisher, queue, slot, mark):
 
 
 def test_only_the_root_moves_if_all_changes_are_queued(store):
-    """Otherwise a queued put would cost two signals, or an unqueued change would move no slot."""
+    """Otherwise a queued put would cost two signals, or an unqueued change would not move the signal of its slot."""
     counting = CountingStore(store)
     publisher = Publisher(counting, prefix=KS)
     publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
@@ -74,7 +74,7 @@ def test_only_the_root_moves_if_all_changes_are_queued(store):
     assert {meta.key for meta in store.list(KS).objects} == {f"{KS}{slot_of(k)}" for k in "ab"} | {f"{KS}_"}
 
 
-def test_a_root_that_could_not_move_is_reported_for_all_keys(store):
+def test_a_root_that_could_not_be_moved_is_reported_for_all_keys(store):
     """Otherwise the caller would not learn that nobody looks at its entries."""
     publisher = Publisher(FaultyStore(store, at("put", Fault.REFUSED)), prefix=KS)
     with pytest.raises(NotSignalledError) as caught:
@@ -149,8 +149,8 @@ def test_a_poll_that_cannot_read_the_queue_remembers_nothing(publisher, queue, s
     assert set(watcher.poll().changed) == {A}
 
 
-def test_slots_that_were_not_advanced_are_polled_again(publisher, queue, watcher):
-    """Otherwise a sensor that advances one slot of two would never see the other slot again."""
+def test_slots_are_polled_again_if_the_state_was_not_advanced_for_them(publisher, queue, watcher):
+    """Otherwise a sensor that advances its state for one slot of two would never see the other slot again."""
     put(publisher, queue, A, "1")
     put(publisher, queue, B, "2")
     poll = watcher.observe(watcher.state)
@@ -161,7 +161,7 @@ def test_slots_that_were_not_advanced_are_polled_again(publisher, queue, watcher
     assert not watcher.observe(state).pages
 
 
-def test_a_slot_with_entry_and_signal_is_advanced_for_both(publisher, queue, watcher):
+def test_the_state_is_advanced_for_both_the_entry_and_the_signal_of_a_slot(publisher, queue, watcher):
     key = "b"
     queue.marks = {slot_of(key): ["1"]}
     publisher.put(key, b"1")

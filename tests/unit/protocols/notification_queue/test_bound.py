@@ -1,4 +1,4 @@
-"""The bound: lost room comes back, and is never granted twice."""
+"""The bound of a topic's entries: room that was lost in a crash comes back, and no room is granted twice."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_room_lost_in_a_crash_comes_back(queue, records, clock):
-    """Otherwise a crash between counting and creating would reduce a topic's capacity for ever."""
+    """Otherwise a crash after an entry is counted and before it is created would reduce a topic's capacity for ever."""
     for _ in range(2):
         with pytest.raises(CrashedError):
             over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
@@ -36,7 +36,7 @@ def test_room_lost_in_a_crash_comes_back(queue, records, clock):
 
 
 def test_a_writer_that_sleeps_during_a_recount_gets_no_old_room(queue, records, clock):
-    """Otherwise a writer that counted under the former quota would exceed the topic's capacity."""
+    """Otherwise a writer that counted its entry in the former quota would exceed the topic's capacity."""
     woken = []
 
     def schedule(call):
@@ -82,7 +82,7 @@ def test_an_interrupted_recount_is_finished_by_the_next_passes(queue, records, c
 
 
 def test_old_entries_free_their_room_after_a_recount(queue, clock):
-    """Otherwise entries from before a recount would hold their room after their removal."""
+    """Otherwise the room of an entry from before a recount would stay in use after the entry is removed."""
     queue.push_many("t", events(2))
     queue.records.add("depth.t", next(queue.records.scan("depth.t")).key, 1)
     recount(queue, clock)

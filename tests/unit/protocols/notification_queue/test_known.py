@@ -86,7 +86,7 @@ def test_no_writer_is_refused_during_a_recount(queue, records, clock):
 # Deletion, change and creation of topics
 
 
-def test_a_reservation_in_a_topic_under_deletion_is_removed_with_it(queue, records, clock):
+def test_a_reservation_in_a_topic_under_deletion_is_removed_with_the_topic(queue, records, clock):
     """Otherwise an entry of a deleted topic would appear in a new topic of the same name."""
     writer = over(records, SlowClock(clock))
     writer.reserve("t", Event(key="first"))
@@ -135,9 +135,7 @@ def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
         (TopicSettings(bucket="c", prefix="raw/"), False),
     ],
 )
-def test_the_creation_of_a_topic_waits_if_another_topic_receives_the_same_keys(
-    records, clock, settings, waits
-):
+def test_create_waits_if_another_topic_receives_the_same_keys(records, clock, settings, waits):
     """Otherwise writers with a reservation would not announce their changes to a new topic, or each creation would take
     6 s.
     """
@@ -148,7 +146,7 @@ def test_the_creation_of_a_topic_waits_if_another_topic_receives_the_same_keys(
     assert clock.now - before == (OUTDATED if waits else 0)
 
 
-def test_the_creation_of_a_topic_waits_if_the_keys_of_another_topic_have_just_changed(records, clock):
+def test_create_waits_if_the_keys_of_another_topic_have_just_changed(records, clock):
     """Otherwise writers that made reservations by a topic's former keys would not announce their changes to the new
     topic.
     """
@@ -174,8 +172,8 @@ def test_the_creation_of_a_topic_waits_if_the_keys_of_another_topic_have_just_ch
     assert clock.now == before
 
 
-def test_a_topic_that_gets_a_queue_waits_until_all_writers_queue_its_changes(records, clock):
-    """Otherwise a writer that still knows the topic without a queue would lose a change after the call."""
+def test_update_waits_if_it_adds_a_queue_to_a_topic_without_one(records, clock):
+    """Otherwise a writer that still knows the topic without a queue would lose a change after the topic has a queue."""
     queue = NotificationQueue(records, clock=clock)
     direct = TopicSettings(prefix="raw/", endpoint="{}", persistent=False)
     queue.topics.create("raw", direct)
@@ -191,7 +189,7 @@ def test_a_process_knows_its_own_changes_of_topics(queue):
     assert [topic.name for topic in queue.topics_of("b", Event(key="new/a"))] == ["new", "t"]
 
 
-def test_a_refusal_uses_the_current_settings(queue, records, clock):
+def test_a_writer_is_refused_only_if_the_current_settings_require_it(queue, records, clock):
     """Otherwise a writer would be refused although another process has just raised the capacity."""
     writer = over(records, clock)
     assert len(granted(writer.reserve_many("t", events(3)))) == 3
@@ -281,7 +279,7 @@ def test_an_outage_costs_no_spare_room(large):
     assert counted(large) == before
 
 
-def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
+def test_idle_room_is_left_to_its_holder_while_the_counter_of_the_topic_changes(large, clock):
     """Otherwise processes would lose spare room that no other writer needs, or room of ended processes would never come
     back.
     """

@@ -136,7 +136,7 @@ def test_a_user_of_a_deleted_topic_gets_not_found(records, clock, again):
 # Costs
 
 
-def test_requests_of_each_operation(clock):
+def test_each_operation_sends_only_the_documented_requests(clock):
     """Otherwise an operation would cost more requests than documented."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
@@ -168,7 +168,7 @@ def test_requests_of_each_operation(clock):
     assert cost(lambda: reconciler.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
 
 
-def test_requests_of_a_queue_on_a_bucket(clock):
+def test_a_queue_on_a_bucket_sends_only_the_documented_requests(clock):
     """Otherwise an operation on a bucket would cost more requests than documented, or leave objects behind."""
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)

@@ -172,7 +172,7 @@ def test_too_many_rules_are_refused(queue):
         (Rule(prefix="raw/a/b", regex="raw/a"), "no key that begins with"),
         (
             Rule(prefix="a" * 600, suffix="b" * 600),
-            "a key has 1200 bytes or more, and may have 1024 bytes",
+            "a key has 1200 bytes or more, but may have only 1024 bytes",
         ),
         (Rule(prefix="é" * 500, suffix="é" * 24 + "b" * 100), "a key has 1100 bytes"),
         (
@@ -193,8 +193,8 @@ def test_rules_that_can_never_match_are_refused(queue, rule, why):
 @pytest.mark.parametrize(
     ("topic", "rule", "why"),
     [
-        ({"bucket": "b"}, Rule(bucket="other"), "bucket 'other' takes nothing"),
-        ({"prefix": "raw/"}, Rule(prefix="new/"), "prefix 'new/' takes nothing"),
+        ({"bucket": "b"}, Rule(bucket="other"), "bucket 'other' matches nothing"),
+        ({"prefix": "raw/"}, Rule(prefix="new/"), "prefix 'new/' matches nothing"),
         ({"prefix": "raw/"}, Rule(regex="new/.*"), "no key that begins with 'raw/'"),
         ({"prefix": "a" * 600}, Rule(suffix="b" * 600), "a key has 1200 bytes"),
     ],

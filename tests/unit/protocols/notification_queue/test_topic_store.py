@@ -126,7 +126,7 @@ def test_an_interrupted_deletion_is_finished_by_the_next_creation(queue, records
 
 
 def test_a_writer_that_knew_the_old_topic_reserves_in_the_new_one(queue, records, clock):
-    """Otherwise a reservation would be made in a topic that was deleted and created again meanwhile."""
+    """Otherwise a reservation would be made in the old topic, although this topic was deleted meanwhile."""
     made = []
 
     def schedule(call):

@@ -37,7 +37,7 @@ def test_the_first_table_claims_a_topic_and_others_are_refused(queue: Notificati
         queue.topics.get("orders")
 
 
-def test_one_of_two_concurrent_tables_claims_a_topic() -> None:
+def test_only_one_of_two_concurrent_tables_claims_a_topic() -> None:
     """Otherwise two tables that claim a topic at the same time would both take its entries."""
     inner = MemoryRecordStore()
     other = NotificationQueue(inner)
@@ -57,7 +57,7 @@ def test_one_of_two_concurrent_tables_claims_a_topic() -> None:
     assert other.topics.get("orders").tables == ("prod",)
 
 
-def test_a_deletion_respects_a_table_that_has_just_claimed_the_topic() -> None:
+def test_a_topic_that_a_table_has_just_claimed_is_not_deleted() -> None:
     """Otherwise a topic would be deleted although a table has begun to use it meanwhile."""
     inner = MemoryRecordStore()
     other = NotificationQueue(inner)

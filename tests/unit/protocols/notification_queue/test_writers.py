@@ -199,7 +199,7 @@ def test_an_entry_whose_creation_is_applied_late_was_counted(queue, records, clo
     assert (stats.depth, stats.counted) == (1, 1)
 
 
-def test_a_reservation_that_is_resolved_during_its_creation_does_not_return(queue, records, clock):
+def test_a_reservation_that_is_resolved_during_its_creation_is_not_created_again(queue, records, clock):
     """Otherwise a writer that slept after a lost answer would create its entry a second time."""
     other = Reconciler(queue)
     other.resolve_stale("t", lambda _: None)

@@ -76,7 +76,7 @@ def test_ranges_are_contiguous_complete_and_disjoint(
 
 
 @given(some_slots.filter(bool), st.integers(1, 80))
-def test_slots_have_equal_weight_without_bytes(slots: set[Slot], readers: int) -> None:
+def test_slots_count_equally_if_their_bytes_are_not_given(slots: set[Slot], readers: int) -> None:
     """Otherwise one reader would get two slots more than another."""
     counts = [len(part) for part in assign_slots(slots, readers).ranges]
     assert max(counts) - min(counts) <= 1

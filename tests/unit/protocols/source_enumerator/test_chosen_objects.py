@@ -33,13 +33,13 @@ VISIBLE = ("a_b", "..", "a/./b", "../x", "a/b.c", "_a=1/x", "a//b", "a/b_/c.", "
 
 
 @pytest.mark.parametrize("key", HIDDEN)
-def test_keys_are_hidden(key: str) -> None:
+def test_hidden_keys_are_skipped(key: str) -> None:
     assert "hidden" in Choice(hidden=False, prefix="raw/").why_not(f"raw/{key}")
     assert not Choice(prefix="raw/").why_not(f"raw/{key}")
 
 
 @pytest.mark.parametrize("key", VISIBLE)
-def test_keys_are_visible(key: str) -> None:
+def test_visible_keys_are_read(key: str) -> None:
     """Otherwise an object would be skipped silently because of its name, or because its prefix looks hidden."""
     for prefix in ("raw/", "_raw/.x/", "raw/_"):
         assert not Choice(hidden=False, prefix=prefix).why_not(f"{prefix}{key}")

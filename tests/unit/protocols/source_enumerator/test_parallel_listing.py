@@ -1,4 +1,6 @@
-"""Listing in several chains: complete for any order of the server, and any behaviour of `start_after`."""
+"""Listing in several chains of LISTs. Each chain but the first begins behind a key, the cut. The result is complete for
+any order of the server, and for any behaviour of `start_after`.
+"""
 
 from collections import Counter
 from itertools import pairwise
@@ -77,7 +79,7 @@ def test_one_chain_lists_everything_if_the_server_cannot_begin_after_a_key(
     assert set(found) == names
 
 
-def test_requests_of_parallel_chains() -> None:
+def test_parallel_chains_send_only_the_documented_requests() -> None:
     """Otherwise a listing in chains would cost more requests than documented."""
     names = {f"raw/{number:05d}" for number in range(8000)}
     memory = filled(filled(MemoryObjectStore(), names), {"other", "zz"})

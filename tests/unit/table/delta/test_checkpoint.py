@@ -79,9 +79,9 @@ def test_checkpoint_is_read_as_it_was_written(state: Checkpoint) -> None:
     )
 
 
-def test_many_files_take_little_room() -> None:
-    """Otherwise a checkpoint of a table with ten thousand files would be large. The statistics of these files are
-    similar.
+def test_many_files_take_little_room_in_a_checkpoint() -> None:
+    """Otherwise a checkpoint of a table with ten thousand files would be large, although the statistics of these
+    files are similar.
     """
     state = Checkpoint(
         protocol=Protocol(), metadata=METADATA, adds=tuple(add(f"data/{n}") for n in range(10_000))
@@ -143,7 +143,7 @@ def test_statistics_in_columns_are_read() -> None:
 
 
 def test_v2_checkpoint_is_recognized() -> None:
-    """Otherwise the table would appear empty, because the files of a V2 checkpoint are elsewhere."""
+    """Otherwise the table would appear empty, because a V2 checkpoint lists the files in other objects."""
     body = checkpoint_of(sidecar=[{"path": "x"}], domainMetadata=[{"domain": "d"}])
     assert decode(body, where="c").strange == ("domainMetadata", "sidecar")
 

@@ -200,7 +200,7 @@ def test_rounds_go_on_after_compaction(source):
 
 
 def test_round_that_is_killed_at_any_write_can_be_repeated(source):
-    """Otherwise after a crash, a row would be lost or occur twice."""
+    """Otherwise, after a crash, a row would be lost or occur twice."""
     base = dict(source.store._objects)
     for kill in range(40):
         source.store._objects = dict(base)

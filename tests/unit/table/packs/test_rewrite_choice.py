@@ -59,7 +59,9 @@ def test_number_of_files_is_bounded_after_any_number_of_batches(found: list[list
 
 
 @given(batches, st.integers(0, 300_000))
-def test_budget_is_kept_except_for_one_merge(found: list[list[int]], budget: int) -> None:
+def test_merges_stay_within_the_budget_unless_a_single_merge_exceeds_it(
+    found: list[list[int]], budget: int
+) -> None:
     packs = [
         pack(f"{label}.{n}", size, label) for label, sizes in enumerate(found) for n, size in enumerate(sizes)
     ]
@@ -73,7 +75,7 @@ def test_budget_is_kept_except_for_one_merge(found: list[list[int]], budget: int
     assert bool(merges) == bool(over)
 
 
-def test_each_row_is_rewritten_about_once_for_each_class() -> None:
+def test_each_row_is_rewritten_about_once_for_each_class_of_sizes() -> None:
     packs: list[Add] = []
     written = 0
     for label in range(1, 1025):
@@ -106,7 +108,7 @@ def test_packs_of_the_last_batches_stay_apart_from_old_ones() -> None:
         assert len(last_hour) <= 24
 
 
-def test_packs_that_are_rewritten_anyway_cost_nothing() -> None:
+def test_packs_that_are_rewritten_anyway_use_up_no_budget() -> None:
     packs = [pack(f"{n}", 20_000, n) for n in range(9)] + [pack(f"s{n}", 500, n) for n in range(9)]
     assert [len(merge.paths) for merge in compaction(packs, SIZES, budget=0)] == [5]
     touched = {each.path for each in packs}

@@ -124,7 +124,7 @@ def test_known_key_costs_one_page(large):
     assert large.lookup(wanted)[wanted[0]].rows == 4711
 
 
-def test_new_keys_cost_almost_nothing(large):
+def test_new_keys_cost_few_requests(large):
     reader = large.cold()
     reader.tail(large.states.files[0])
     new = keys(694, MANY)

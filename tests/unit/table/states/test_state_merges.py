@@ -1,4 +1,6 @@
-"""Merges of states: which files become one, when marks of `gone` keys leave, and when a conflict drops a merge."""
+"""Merges of states: which files become one, when a conflict drops a merge, and when marks of `gone` keys,
+which hide older states, are dropped.
+"""
 
 import io
 import json
@@ -22,7 +24,7 @@ def test_level_0_is_merged_when_it_has_8_files():
     assert sum(file.states for file in site.states.files) == sum(map(len, before.values()))
 
 
-def test_marks_of_gone_keys_leave_at_the_lowest_level():
+def test_marks_of_gone_keys_are_dropped_at_the_lowest_level():
     site = filled(8)
     site.write([gone(key) for key in keys(300)])
     (fresh, below) = site.states.files
@@ -35,7 +37,7 @@ def test_marks_of_gone_keys_leave_at_the_lowest_level():
     assert not site.lookup(keys(300))
 
 
-def test_mark_that_hides_nothing_is_not_kept():
+def test_mark_of_a_gone_key_is_not_kept_if_it_hides_no_state():
     site = Site()
     site.write([state("a"), gone("b")])
     assert not site.lookup(["b"])

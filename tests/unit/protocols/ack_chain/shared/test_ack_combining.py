@@ -32,7 +32,7 @@ def stamp(operation, *, ending=(), beginning=(), raw=None):
     )
 
 
-# The plans as pure functions
+# Pure functions that combine stamps
 
 
 def chain_of(names):
@@ -67,7 +67,7 @@ def test_combined_stamps_equal_single_stamps_in_order(calls):
     assert len(ackers) <= 1
 
 
-def test_one_stamp_acks_and_a_wrong_stamp_affects_no_other():
+def test_only_one_stamp_gets_acked_and_a_wrong_stamp_affects_no_other():
     """Otherwise a wrong name would fail other callers' stamps, or two callers would get `Acked`."""
     after, results = combine(
         chain_of("ab"),

@@ -60,7 +60,7 @@ def test_children_must_add_up_to_the_stamp(chains):
         chains.create("t", A, children={"a": A, "b": b"x" * 8})
 
 
-def test_requests_of_each_operation(records):
+def test_each_operation_sends_only_the_documented_requests(records):
     """Otherwise a batch of 1000 slots in 4 runs would cost more than 9 requests until it is acked."""
     chains, faulty = over(records)
     chains.open_batch("batch", map(str, range(1000)), payload="{}")
@@ -96,8 +96,8 @@ def test_children_are_begun_by_name(chains):
 
 
 def test_a_raw_stamp_is_refused_if_only_some_of_its_children_have_ended(chains):
-    """Otherwise a stamp would be applied although some of its children have ended. The XOR of several children cannot
-    be split.
+    """Otherwise a stamp would be applied although some of its children have ended. A raw stamp is the XOR of its
+    children, and cannot be applied in part.
     """
     chains.create("t", xor(A, B, C), children={"a": A, "b": B, "c": C})
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)

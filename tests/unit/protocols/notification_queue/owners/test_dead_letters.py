@@ -38,7 +38,7 @@ def test_expire_makes_dead_letters_only_of_exhausted_entries(queue, clock):
 
 
 def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
-    """Otherwise an entry would be retried for ever, would keep its room, or could not be sent again."""
+    """Otherwise an entry would be retried for ever, would still take room in the topic, or could not be sent again."""
     push(queue, "a")
     worker, consumer = owner(queue)
     outcome = None
@@ -60,7 +60,7 @@ def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
     assert entry.attempts == 1
 
 
-def test_redrive_stops_if_there_is_no_room(queue, clock):
+def test_redrive_stops_if_the_topic_is_full(queue, clock):
     """Otherwise a dead letter would be lost because the topic is full."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, *"abc")
@@ -108,7 +108,7 @@ def test_an_exhausted_entry_is_not_tried_by_the_next_owner(queue, clock):
 @pytest.mark.parametrize("method", ["create", "remove"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, records, clock, method, fault):
-    """Otherwise an entry would get two dead letters or none, be delivered again, or lose its room."""
+    """Otherwise an entry would get two dead letters or none, be delivered again, or take room in the topic for ever."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     nth = {"create": 2, "remove": 0}[method]  # the records of the worker and the owners are created first
@@ -122,8 +122,8 @@ def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, reco
     assert queue.stats("t").depth == 0
 
 
-def test_an_entry_stays_in_the_queue_until_its_letter_is_written(queue, records, clock):
-    """Otherwise an entry that is neither in the queue nor in a letter would be lost."""
+def test_an_entry_stays_in_the_queue_until_its_dead_letter_is_written(queue, records, clock):
+    """Otherwise an entry would be lost, because neither the queue nor a dead letter would have it."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     down = []

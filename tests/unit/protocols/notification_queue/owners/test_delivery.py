@@ -190,7 +190,7 @@ def test_every_entry_is_delivered_despite_one_fault(queue, clock, method, fault,
     assert queue.stats("t").depth == 0
 
 
-def test_requests_of_a_worker_and_a_consumer(clock):
+def test_a_worker_and_a_consumer_send_only_the_documented_requests(clock):
     """Otherwise delivery would cost more requests than documented."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)

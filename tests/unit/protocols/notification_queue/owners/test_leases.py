@@ -13,7 +13,7 @@ from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner
 
 
 @pytest.mark.parametrize(("shards", "workers"), [(8, 1), (8, 3), (5, 3), (4, 3), (2, 5), (0, 2)])
-def test_shares_are_fair(shards, workers):
+def test_each_worker_gets_a_fair_share_of_the_shards(shards, workers):
     """Otherwise a shard would have no owner, or one worker would have much more load than another."""
     held = {f"w{number}": number for number in range(workers)}
     shares = [fair_share(name, held, shards) for name in held]
