@@ -278,9 +278,10 @@ class DagsterDev:
 
     def _restart(self) -> None:
         while not self._stopping.wait(0.5):
-            if self.log.stat().st_size > LOG_BYTES_MAX:
-                shutil.copyfile(self.log, f"{self.log}.1")
-                os.truncate(self.log, 0)  # all processes append to the log
+            with suppress(OSError):  # the log may be removed, and the disk may be full
+                if self.log.stat().st_size > LOG_BYTES_MAX:
+                    shutil.copyfile(self.log, f"{self.log}.1")
+                    os.truncate(self.log, 0)  # all processes append to the log
             if self._warm is not None and self._warm.poll() is not None:
                 self._end(self._warm)
                 if self._clock.monotonic() - self._warm_since > WARM_SECONDS:

@@ -35,6 +35,9 @@ from s3notify_platform.table.versions import created_ms
 CHANGES_TAG: Final = "s3notify/changes"
 """Tag of a run. If the tag's value is `full`, the assets of the run get all rows."""
 
+REPORTED_AT_ONCE: Final = 8
+"""The number of materializations that one query of Dagster's storage returns."""
+
 METADATA_KEY: Final = "s3notify/changes/{}"
 """Metadata of a materialization: the version of the source's table at which the given changes end."""
 
@@ -119,8 +122,7 @@ def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Ma
     """The table version up to which the step's assets have got changes; None if one of them never got changes."""
     found: list[Mapping[str, Any]] = []
     for each in keys:
-        event = instance.get_latest_materialization_event(each)
-        materialization = event.asset_materialization if event is not None else None
+        materialization = _newest_of_a_run(instance, each)
         value = materialization.metadata.get(key) if materialization is not None else None
         if not isinstance(value, dg.JsonMetadataValue) or not isinstance(value.data, Mapping):
             return None
@@ -134,6 +136,20 @@ def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Ma
             f"by a backfill, or in a run with the tag {CHANGES_TAG}: full"
         )
     return found[0] if found else None
+
+
+def _newest_of_a_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization | None:
+    """The asset's newest materialization by a run. Materializations that a person reports in the UI do not count: they
+    say nothing about the changes that the asset was given.
+    """
+    cursor, more = None, True
+    while more:
+        found = instance.fetch_materializations(key, limit=REPORTED_AT_ONCE, cursor=cursor)
+        for record in found.records:
+            if record.run_id:
+                return record.asset_materialization
+        cursor, more = found.cursor, found.has_more
+    return None
 
 
 def _check(seen: Mapping[str, Any], table: str, version: int) -> None:

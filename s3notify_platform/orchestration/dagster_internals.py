@@ -13,7 +13,7 @@ one minor version. Dagster has no public way for these needs:
 - A launcher decides who executes: LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
   ConfigurableClassData, BACKFILL_ID_TAG.
 - The reason of a run: BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG.
-- A coordinator checks limits on concurrent runs: TagConcurrencyLimitsCounter.
+- A coordinator checks limits on concurrent runs: TagConcurrencyLimitsCounter, RunQueueConfig.
 - A run's process is alive or dead: DagsterGrpcClient, CanCancelExecutionRequest, CanCancelExecutionResult,
   GRPC_INFO_TAG, DagsterUserCodeUnreachableError.
 - Retries of a run: ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG.
@@ -60,6 +60,7 @@ from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.origin import RepositoryPythonOrigin
 from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
+from dagster._core.run_coordinator.queued_run_coordinator import RunQueueConfig
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecord,
@@ -116,6 +117,7 @@ __all__ = [
     "LaunchRunContext",
     "ReconstructableRepository",
     "RepositoryPythonOrigin",
+    "RunQueueConfig",
     "SensorExecutionData",
     "SensorInstigatorData",
     "SqliteEventLogStorage",

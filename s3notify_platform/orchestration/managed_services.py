@@ -33,11 +33,9 @@ from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.partitions import SERVICE_TAG
 from s3notify_platform.orchestration.run_health import ACTIVE, ENDED, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
-
-SERVICE_TAG: Final = "s3notify/service"
-"""Tag of a run of a service: the service's name."""
 
 INTERVAL_SECONDS: Final = 10
 """Seconds between two looks at the services of a source."""

@@ -21,6 +21,8 @@ STALE: Final = "stale"
 QUARANTINE: Final = "quarantine"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
+SERVICE_TAG: Final = "s3notify/service"
+"""Tag of a run of a service: the service's name. The run does not end by itself."""
 WARM_TAG: Final = "s3notify/spark"
 """Tag of jobs and assets whose runs a warm worker may take. The tag's value is a digest of the Spark configuration that
 these runs need.

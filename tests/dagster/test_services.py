@@ -15,7 +15,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.orchestration import managed_services
-from s3notify_platform.orchestration.managed_services import SERVICE_TAG
+from s3notify_platform.orchestration.partitions import SERVICE_TAG
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.open_store import queue_records
 from tests.support import service_defs

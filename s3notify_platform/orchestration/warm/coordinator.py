@@ -1,12 +1,14 @@
-"""The run coordinator: Dagster's queue. A run skips an empty queue if a warm worker may take the run."""
+"""The run coordinator: Dagster's queue. A run skips an empty queue if a warm worker may take the run. Runs of services
+do not count towards the limit of concurrent runs.
+"""
 
 from threading import Lock
 from typing import Final
 
 from dagster import DagsterRun, DagsterRunStatus, QueuedRunCoordinator, RunsFilter, SubmitRunContext
 
-from s3notify_platform.orchestration.dagster_internals import TagConcurrencyLimitsCounter
-from s3notify_platform.orchestration.partitions import WARM_TAG
+from s3notify_platform.orchestration.dagster_internals import RunQueueConfig, TagConcurrencyLimitsCounter
+from s3notify_platform.orchestration.partitions import SERVICE_TAG, WARM_TAG
 from s3notify_platform.orchestration.run_health import ACTIVE
 from s3notify_platform.orchestration.warm.launcher import takes_in_everything
 
@@ -14,11 +16,24 @@ _SUBMITTING: Final = Lock()
 
 
 class PromptRunCoordinator(QueuedRunCoordinator):
-    """`QueuedRunCoordinator`, except that a run skips an empty queue if a warm worker may take the run.
+    """`QueuedRunCoordinator`, with two differences.
 
-    The daemon checks the queue only once a second. The queue's limits still apply. If two processes submit a run at the
-    same moment, the limits may be exceeded by one run.
+    A run skips an empty queue if a warm worker may take the run, since the daemon checks the queue only once a second.
+    The queue's limits still apply. If two processes submit a run at the same moment, the limits may be exceeded by one
+    run.
+
+    `max_concurrent_runs` is the limit of the runs that end by themselves. The runs of services do not count.
     """
+
+    def get_run_queue_config(self) -> RunQueueConfig:
+        """The limits, with one more run for each running service. Cost: one query of the run storage."""
+        limits = super().get_run_queue_config()
+        if limits.max_concurrent_runs == -1:
+            return limits
+        services = sum(
+            SERVICE_TAG in run.tags for run in self._instance.get_runs(RunsFilter(statuses=[*ACTIVE]))
+        )
+        return limits._replace(max_concurrent_runs=limits.max_concurrent_runs + services)
 
     def submit_run(self, context: SubmitRunContext) -> DagsterRun:
         """Launches a run directly if the run may be warm, the queue is empty, and the limits allow it. Otherwise

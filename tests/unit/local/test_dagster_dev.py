@@ -1,5 +1,7 @@
 """`s3notify dev` serves each Dagster home by one process, and only on a free port."""
 
+import os
+import signal
 import socket
 import sqlite3
 from contextlib import closing
@@ -82,6 +84,16 @@ def test_a_long_log_is_rotated(tmp_path, monkeypatch):
         until((tmp_path / "dagster.log.1").exists)
     assert "x" * 2000 in (tmp_path / "dagster.log.1").read_text()
     assert "xx" not in dagster.log.read_text()
+
+
+def test_a_removed_log_does_not_end_dagster(tmp_path):
+    """A dead process must still be restarted after somebody has removed the log. Otherwise `dev` would end."""
+    (port,) = free_ports(1, SYSTEM_CLOCK)
+    with Watched(tmp_path, port=port, environment={}) as dagster:
+        dagster.log.unlink()
+        first = dagster.pid
+        os.kill(first, signal.SIGKILL)
+        until(lambda: dagster.restarts == 1 and dagster.pid not in (None, first))
 
 
 @pytest.mark.parametrize(("line", "said"), [("format: jsonl", ""), ("formatt: jsonl", "attributes.formatt")])

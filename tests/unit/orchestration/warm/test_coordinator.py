@@ -12,7 +12,7 @@ from dagster._core.run_coordinator import SubmitRunContext
 from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._core.test_utils import create_run_for_test
 
-from s3notify_platform.orchestration.partitions import SOURCE_TAG, WARM_TAG
+from s3notify_platform.orchestration.partitions import SERVICE_TAG, SOURCE_TAG, WARM_TAG
 from s3notify_platform.orchestration.warm import PromptRunCoordinator
 
 REMOTE = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("any"), "__repository__"), "any")
@@ -72,3 +72,23 @@ def test_as_many_warm_runs_start_as_the_limit_of_their_tag_allows(instance: dg.D
 def test_as_many_warm_runs_start_as_the_limit_of_all_runs_allows(instance: dg.DagsterInstance) -> None:
     found = [submitted(instance, {WARM_TAG: "spark"}) for _ in range(4)]
     assert found == [DagsterRunStatus.STARTING] * 3 + [DagsterRunStatus.QUEUED]
+
+
+def test_runs_of_services_do_not_count_towards_the_limit(instance: dg.DagsterInstance) -> None:
+    """Otherwise as many inlets as the limit allows would stop all batches, because a service's run does not end."""
+    for name in ("sqs", "http", "deliver"):
+        create_run_for_test(
+            instance, job_name="any", status=DagsterRunStatus.STARTED, tags={SERVICE_TAG: name}
+        )
+    found = [submitted(instance, {WARM_TAG: "spark"}) for _ in range(4)]
+    assert found == [DagsterRunStatus.STARTING] * 3 + [DagsterRunStatus.QUEUED]
+
+
+def test_the_daemon_does_not_count_runs_of_services(instance: dg.DagsterInstance) -> None:
+    """The daemon must use the same limits, since it starts the runs that may not be warm."""
+    create_run_for_test(
+        instance, job_name="any", status=DagsterRunStatus.STARTED, tags={SERVICE_TAG: "deliver"}
+    )
+    limits = instance.get_concurrency_config().run_queue_config
+    assert limits is not None
+    assert limits.max_concurrent_runs == 4
