@@ -26,7 +26,14 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
-from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
+from s3notify_platform.kernel.ports import (
+    ObjectMeta,
+    ObjectStore,
+    Record,
+    RecordStore,
+    StoredObject,
+    list_all,
+)
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -38,6 +45,7 @@ from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord
 from s3notify_platform.table.open_table import new_id
 
@@ -142,8 +150,9 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
     """Removes the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
-    The asset's next table has another id, so a writer that still has this table open is refused. Cost: 1 LIST for each
-    1000 objects, and 1 DELETE for each object.
+    The asset's next table has another id, so a writer that still has this table open is refused. A version that such a
+    writer creates during the call is removed, too; a version that it creates later is removed by the writer itself
+    (`Committer`). Cost: 1 LIST for each 1000 objects, 1 DELETE for each object, and 1 LIST of the log.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)
@@ -152,6 +161,10 @@ def remove_table(location: Location, asset: str, store: ObjectStore, clock: Cloc
     log = sorted((key for key in listed if key.startswith(layout.log)), reverse=True)
     for some in (log, [key for key in listed if key not in {*log}]):
         in_parallel(store.delete, some, REQUESTS_IN_FLIGHT)
+    for key in [meta.key for meta in list_all(store, layout.log) if layout.version_of(meta.key) is not None]:
+        version = store.get(key)
+        if isinstance(version, StoredObject) and LogVersion.loads(version.body, where=key).table != fresh:
+            store.delete(key)
     return len(listed)
 
 

@@ -33,6 +33,7 @@ more, and the requests of `DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -282,13 +283,27 @@ class Committer:
         known, record = self.reader.known.note(
             current.table, version, number, seen=base.record, below=base.lineage
         )
-        if known is None or known.table != current.table or not self._counts(known, version, number):
+        removed = known is None or known.table != current.table
+        if removed:
+            self._take_back(base, version, etag)
+        if removed or not self._counts(known, version, number):
             raise FencedError(
                 f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
                 "or the table was forgotten: plan again"
             )
         lineage = (*base.lineage, (version, number))[-LINEAGE_MAX:]
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
+
+    def _take_back(self, base: Snapshot, version: int, etag: ETag) -> None:
+        """Deletes the created version if the log no longer has `base`: the table was removed during the commit.
+
+        Otherwise the next table of this name would have a version of the removed table.
+        """
+        below = self.reader.store.head(self.reader.layout.version(base.version))
+        if below is None or below.etag != base.etag:
+            # If the request fails, the next reader refuses the log, and names the command that removes the version.
+            with suppress(UnavailableError, UnknownOutcomeError):
+                self.commits.delete_if_match(self.reader.layout.version(version), etag)
 
     def _counts(self, known: Known, version: int, number: int) -> bool:
         """Returns true if the known version is the created version, or builds on it."""

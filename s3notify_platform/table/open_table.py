@@ -19,6 +19,7 @@ from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.delta.log_state import NO_VERSION
 from s3notify_platform.table.known import Identity, Known
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.proposal import Proposal
@@ -242,6 +243,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     # The record is written first. After a crash at this point, log and record differ, and the command can be repeated.
     reader.known.change(lambda _: replace(was.follower(fresh), identity=identity, endpoint=was.endpoint))
     if left is None:
+        _remove_beyond(reader, NO_VERSION)
         return Forgotten(table=fresh)
     _remove_beyond(reader, left.version)
     done = committer.commit(_NewId(table=fresh), left)
@@ -250,7 +252,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
 
 
 def _remove_beyond(reader: LogReader, version: int) -> None:
-    """Removes the versions and checkpoints after `version`, newest first."""
+    """Removes the versions and checkpoints after `version` (`NO_VERSION`: all of them), newest first."""
     layout = reader.layout
     beyond: dict[str, int] = {}
     for meta in list_all(reader.store, layout.log):

@@ -160,6 +160,10 @@ class Beaten:
         """See `ConditionalCommit`."""
         return self.inner.put_if_match(key, body, etag)
 
+    def delete_if_match(self, key: str, etag: Any) -> Any:
+        """See `ConditionalCommit`."""
+        return self.inner.delete_if_match(key, etag)
+
 
 def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
     """Returns the table with a committer that others overtake: before each of its versions, the next function in

@@ -1,12 +1,16 @@
 """Several writers advance a derived table. Each step counts once, and the table never goes back."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from s3notify_platform.kernel.errors import ConflictError
+from s3notify_platform.maintenance.removal import remove_table
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.follow import CONFLICTS
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.versions import snapshot_of
 from tests.support.keyed_rounds import (
     CLUSTERED,
@@ -80,5 +84,67 @@ def test_error_ends_the_steps_if_others_are_always_first(name, source):
     ours = following(name, source)
     with pytest.raises(ConflictError, match="try again"):
         replace(ours, table=beaten(ours.table, [advances] * (CONFLICTS + 1))).follow()
+    following(name, source).follow()
+    assert is_in_step(name, source)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Removes the table like `erase`. `late`: a function that is called after the first listing of the table."""
+
+    table: LogTable
+    late: Callable[[], Any] | None = None
+
+    def __call__(self):
+        remove_table(self, "any", Listed(self.table.reader.store, self.late))
+
+    def known(self, _asset, *, store):
+        return self.table.reader.known
+
+    def table_layout(self, _asset):
+        return self.table.layout
+
+
+@dataclass
+class Listed:
+    """A store that calls `late` once, after the first listing."""
+
+    inner: Any
+    late: Callable[[], Any] | None
+
+    def list(self, *args, **kwargs):
+        found = self.inner.list(*args, **kwargs)
+        late, self.late = self.late, None
+        if late is not None:
+            late()
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+@name
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_step_beside_a_removal_leaves_no_version(name, source, rebuild):
+    """Otherwise the next table would have a version of the removed table, and no step would succeed again."""
+    following(name, source).follow()
+    source.commit(source.planned(SECOND))
+    ours = following(name, source)
+    replace(ours, table=beaten(ours.table, [Removal(ours.table)])).follow(rebuild=rebuild)
+    assert is_in_step(name, source)
+
+
+@name
+def test_removal_removes_a_version_that_is_created_meanwhile(name, source):
+    """A writer may create a version after the removal has listed the table. The new table must begin without it."""
+    following(name, source).follow()
+    table, store = following(name, source).table, source.store
+    newest = table.newest().version
+
+    def created():
+        body = store.get(table.layout.version(newest)).body
+        store.put(table.layout.version(newest + 1), body)
+
+    Removal(table, late=created)()
     following(name, source).follow()
     assert is_in_step(name, source)

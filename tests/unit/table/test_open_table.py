@@ -69,6 +69,20 @@ def test_interrupted_creation_is_finished(store):
     assert found.snapshot.table == begun.table
 
 
+def test_table_begins_again_after_the_loss_of_its_first_version(store):
+    """Otherwise the remaining versions would stay, and the table would be refused again after `forget`."""
+    for _ in range(3):
+        commit(store, 1)
+    lose(store, 0)
+    with pytest.raises(CorruptError, match="table forget"):
+        opened(store)
+    done = forget(Table(store=store).committer, no_backlog)
+    assert opened(store)[1].id == done.table
+    commit(store, 2)
+    assert Table(store=store).counted() == {2: 1}
+    assert {version.table for version in versions(store)} == {done.table}
+
+
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("dies_at", range(12))
 def test_creation_that_is_killed_at_any_request_is_finished(store, dies_at, fault):
