@@ -125,8 +125,8 @@ _settings_options = options(
         "--ttl-hours",
         type=click.FloatRange(min=0),
         metavar="HOURS",
-        help="Hours for which workers retry an entry; then it becomes a dead letter. 0: forever; "
-        "default: 96.",
+        help="Hours for which workers retry an entry; then it becomes a dead letter. Time without a worker does not "
+        "count. 0: forever; default: 96.",
     ),
     # The prefix of the parameters' names avoids a clash with `format` in a source's YAML.
     *(

@@ -4,13 +4,13 @@ The check covers these points, for rows and for rejects:
 
     - Each version follows the version before it.
     - Each file that the snapshot names exists, and has as many rows as the log says.
-    - Each object has as many rows as its state says, and no row occurs twice. The rows have the ETag that the state
-      says, and are in packs with the labels that the state says.
+    - Each object has as many rows as its state says. The rows have the ETag that the state says, and are in packs with
+      the labels that the state says. No record is in two packs, unless a transform made the rows: a transform may make
+      several rows of one record.
     - The counts of each slot are the sums over the states of the slot's objects.
 
 Clustered tables, and the tables of slot assets, have no states. Each slot of a slot asset must have as many rows as the
-manifest says, in packs whose bounds include the slot. A clustered table must have as many rows as the manifest says,
-and no row twice.
+manifest says, in packs whose bounds include the slot. A clustered table must have as many rows as the manifest says.
 
 Requests:
 
@@ -22,7 +22,7 @@ Requests:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -90,8 +90,9 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
         problems += _problems_of_clustered(data, snapshot)
     groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
     for group in track(groups, len(groups), "checking slots"):
-        rows = _objects(data, snapshot.packs.values(), group, problems)
-        rejects = _objects(quarantine, snapshot.manifest.rejects, group, problems)
+        transformed = {slot for slot in group if snapshot.manifest.slot(slot).code_version}
+        rows = _objects(data, snapshot.packs.values(), group, transformed, problems)
+        rejects = _objects(quarantine, snapshot.manifest.rejects, group, transformed, problems)
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
             problems += _problems_of_slot(slot, found, rows, rejects, snapshot.manifest.slot(slot))
@@ -157,17 +158,10 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
 
 def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     """Yields the problems of a clustered table."""
-    seen: set[tuple[str, int]] = set()
     count = 0
     for pack in snapshot.packs.values():
         with suppress(CorruptError):  # the check of the files reports the damaged pack
-            for rows in packs.opened(pack).groups():
-                places = [*zip(rows["_key"].to_pylist(), rows["_offset"].to_pylist(), strict=True)]
-                yield from (
-                    f"the row at {offset} of {key!r} occurs twice" for key, offset in seen & {*places}
-                )
-                seen.update(places)
-                count += len(places)
+            count += sum(rows.num_rows for rows in packs.opened(pack).groups())
     said = sum(facts.rows for facts in snapshot.manifest.slots.values())
     if count != said:
         yield f"the table has {count} rows, but the manifest says {said}"
@@ -182,34 +176,33 @@ class _Objects:
     labels: dict[tuple[int, str], list[tuple[int, int]]]
 
 
-def _objects(packs: PackSet, live: Iterable[Add], slots: list[Slot], problems: list[str]) -> _Objects:
+def _objects(
+    packs: PackSet, live: Iterable[Add], slots: list[Slot], transformed: Collection[int], problems: list[str]
+) -> _Objects:
     wanted = np.array(slots, dtype=np.int64)
     found = _Objects(counts=Counter(), etags={}, labels={})
-    seen: set[tuple[str, int]] = set()
+    seen: dict[tuple[str, int], str] = {}
     for pack in live:
         if not ((wanted >= pack.slots[0]) & (wanted <= pack.slots[1])).any():
             continue
         try:
             for rows in packs.opened(pack).groups():
-                _count(
-                    rows.select(COLUMNS).filter(pc.is_in(rows["_slot"], pa.array(wanted, pa.int32()))),
-                    pack,
-                    found,
-                    seen,
-                    problems,
-                )
+                some = rows.select(COLUMNS).filter(pc.is_in(rows["_slot"], pa.array(wanted, pa.int32())))
+                for slot, key, offset in _count(some, pack, found, seen):
+                    if slot not in transformed:
+                        problems.append(f"the record at {offset} of {key!r} is in two packs")
         except CorruptError:
             pass  # the check of the files reports the damaged pack
     return found
 
 
 def _count(
-    rows: pa.Table, pack: Add, found: _Objects, seen: set[tuple[str, int]], problems: list[str]
-) -> None:
+    rows: pa.Table, pack: Add, found: _Objects, seen: dict[tuple[str, int], str]
+) -> Iterator[tuple[int, str, int]]:
+    """Counts rows of a pack. Yields slot, key and offset of each record that another pack has, too."""
     for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
-        if (key, offset) in seen:
-            problems.append(f"the row at {offset} of {key!r} occurs twice")
-        seen.add((key, offset))
+        if seen.setdefault((key, offset), pack.path) != pack.path:
+            yield slot, key, offset
         found.counts[slot, key] += 1
         found.etags.setdefault((slot, key), set()).add(etag)
         spans = found.labels.setdefault((slot, key), [])

@@ -38,7 +38,7 @@ from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.state_changes import state_changes
 from s3notify_platform.table.states.state_levels import Next
-from s3notify_platform.table.states.state_merge import merge, plan_merge
+from s3notify_platform.table.states.state_merge import next_states
 
 CONFLICT: Final = "another run committed the slot first"
 
@@ -212,9 +212,7 @@ class RoundChange:
         theirs = base.manifest.states
         if self._next is None:
             changes = {slot: each.changes for slot, each in self.slots.items()}
-            plan = plan_merge(theirs)
-            done = merge(self.table.states, plan, name=self._name) if plan else None
-            self._next = theirs.after(changes, name=self._name, merge=done)
+            self._next = next_states(self.table.states, theirs, changes, name=self._name)
             if not self.dropped:
                 return self._next
         return self._next.rebased(theirs, without=self.dropped.keys())

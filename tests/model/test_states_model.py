@@ -18,7 +18,7 @@ from s3notify_platform.table.states import state_file, state_merge, state_reader
 from s3notify_platform.table.states import state_levels as states
 from s3notify_platform.table.states.state_cache import StateCache
 from s3notify_platform.table.states.state_levels import StateSet
-from s3notify_platform.table.states.state_merge import merge, plan_merge, without
+from s3notify_platform.table.states.state_merge import next_states, without
 from s3notify_platform.table.states.state_reader import StateReader
 from tests.support.states import Site, gone
 
@@ -83,11 +83,13 @@ class StatesMachine(RuleBasedStateMachine):
 
     def _next(self, drawn, budget, merged):
         self.patch.setattr(state_merge, "STATE_MERGE_BYTES", budget)
-        plan = plan_merge(self.site.states) if merged else None
-        done = merge(self.site.reader, plan, name=self.site.name) if plan else None
-        changed = self.site.changes(self._states(drawn))
-        upcoming = self.site.states.after(changed, name=self.site.name, merge=done)
-        self.site.ranges.bodies |= upcoming.bodies
+        changed, site = self.site.changes(self._states(drawn)), self.site
+        upcoming = (
+            next_states(site.reader, site.states, changed, name=site.name)
+            if merged
+            else site.states.after(changed, name=site.name)
+        )
+        site.ranges.bodies |= upcoming.bodies
         return upcoming
 
     def _commit(self, upcoming):

@@ -30,6 +30,7 @@ def test_transform_may_change_drop_and_multiply_rows(lake: Lake) -> None:
     assert sum(r.rows for r in result.slots.values()) == 3, "records read, before the transform"
     assert sum(r.live_rows for r in result.slots.values()) == 4
     assert sum(r.rejects for r in result.slots.values()) == 1
+    assert lake.snapshot().rows == 4, "the check of the table accepts several rows of one record"
     assert sorted((row["id"], row["n"]) for row in lake.load()) == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert lake.ingest(transform=transform).slots[lake.slot("b.jsonl")].status == "unchanged"
     lake.put("a.jsonl", [{"id": 0, "a.b": "w"}])

@@ -9,7 +9,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.states.state_cache import StateCache
 from s3notify_platform.table.states.state_levels import StateSet
-from s3notify_platform.table.states.state_merge import merge, plan_merge
+from s3notify_platform.table.states.state_merge import next_states
 from s3notify_platform.table.states.state_reader import StateReader
 
 
@@ -72,9 +72,12 @@ class Site:
 
     def write(self, states, *, merged=True):
         """Commits these states, and merges state files if a merge is due."""
-        planned = plan_merge(self.states) if merged else None
-        done = merge(self.reader, planned, name=self.name) if planned else None
-        upcoming = self.states.after(self.changes(states), name=self.name, merge=done)
+        changes = self.changes(states)
+        upcoming = (
+            next_states(self.reader, self.states, changes, name=self.name)
+            if merged
+            else self.states.after(changes, name=self.name)
+        )
         self.ranges.bodies |= upcoming.bodies
         self.states = upcoming.states
         return upcoming

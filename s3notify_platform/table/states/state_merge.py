@@ -24,10 +24,10 @@ from s3notify_platform.kernel.limits import (
 )
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.states.state_cache import bytes_of
-from s3notify_platform.table.states.state_columns import Place
+from s3notify_platform.table.states.state_columns import Changes, Place
 from s3notify_platform.table.states.state_file import StateFile, Tail, page_of, state_files, tail_of
 from s3notify_platform.table.states.state_filter import hash_of
-from s3notify_platform.table.states.state_levels import Merge, Name, StateSet, hull_of
+from s3notify_platform.table.states.state_levels import Merge, Name, Next, StateSet, hull_of
 from s3notify_platform.table.states.state_reader import Keys, StateReader, merge_sorted, runs_of
 
 FAN_OUT: Final = 10
@@ -66,10 +66,22 @@ class MergePlan:
         return 0 if self.moves else sum(file.bytes for file in self.files)
 
 
+def next_states(reader: StateReader, states: StateSet, changes: Changes, *, name: Name) -> Next:
+    """Returns the states of the next version: `changes`, and the merge that is due. The caller must write
+    `Next.bodies`. Cost: 1 GET for each merged file.
+
+    `CorruptError`: a file is missing, or was changed after the write.
+    """
+    alone = states.after(changes, name=name)
+    plan = plan_merge(states, own_bytes=sum(map(len, alone.bodies.values())))
+    return replace(alone, merge=merge(reader, plan, name=name)).rebased(states) if plan else alone
+
+
 def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
     """Returns the most urgent step, or None if no level needs a step. Pure.
 
-    `own_bytes`: the size of the round's own state files. A round that adds many bytes also merges more bytes.
+    `own_bytes`: the size of the round's own state files. A round that adds many bytes also merges more bytes. Otherwise
+    rounds would add files to a level faster than merges remove them, and merges would grow with the table.
     """
     budget = max(STATE_MERGE_BYTES, FAN_OUT * own_bytes)
     fresh = states.level(0)

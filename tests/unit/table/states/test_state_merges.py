@@ -117,6 +117,19 @@ def test_each_step_merges_a_part_of_a_large_table(monkeypatch):
     assert len(json.dumps(site.states.json())) < 32_000
 
 
+def test_a_large_round_merges_as_many_bytes_as_large_rounds_add(monkeypatch):
+    """The first load of a large bucket adds a large file to level 0 in each round. If the budget of a merge did not
+    grow with the round, level 0 would stay full, level 1 would only grow, and each round would read all of level 1.
+    """
+    monkeypatch.setattr(state_merge, "STATE_MERGE_BYTES", 1)
+    site = filled(8)
+    site.write([state(key) for key in keys(300, 5000)])
+    assert len(site.states.level(0)) == 1
+    site = filled(8)
+    site.write([state("alone")])
+    assert len(site.states.level(0)) == 7
+
+
 def test_erase_rewrites_only_files_with_the_key():
     site = filled(9)
     site.write([])

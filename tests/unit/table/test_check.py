@@ -1,0 +1,76 @@
+"""`check_table` finds each kind of damage, and accepts rows that a transform has multiplied."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.check import check_table
+from tests.support.keyed_rounds import CLUSTERED, KeyedRounds, following
+from tests.support.log_rounds import Rounds
+
+BUCKET = {"a1": ("e", (1, 2, 3, 4)), "b1": ("f", (5, 7))}
+
+
+@pytest.fixture
+def rounds():
+    found = Rounds(store=MemoryObjectStore())
+    found.commit(found.planned(BUCKET))
+    return found
+
+
+def problems(table, snapshot):
+    return check_table(table, snapshot).problems
+
+
+def test_a_lost_pack_is_found(rounds):
+    snapshot = rounds.table.opened()
+    (pack,) = snapshot.packs
+    rounds.store.delete(rounds.whole.layout.file(pack))
+    assert any(pack in problem for problem in problems(rounds.whole, snapshot))
+
+
+def test_an_object_without_its_rows_is_found(rounds):
+    found = problems(rounds.whole, replace(rounds.table.opened(), packs={}))
+    assert "'a1' of slot 0 has 0 rows, but its state says 3" in found
+
+
+def test_rows_that_two_packs_have_are_found(rounds):
+    """Each record of the copied pack is reported, and the wrong number of rows of each object."""
+    snapshot = rounds.table.opened()
+    ((path, pack),) = snapshot.packs.items()
+    body = rounds.store.get(rounds.whole.layout.file(path)).body
+    copy = path.replace(".parquet", "-copy.parquet")
+    rounds.store.put(rounds.whole.layout.file(copy), body)
+    doubled = {**snapshot.packs, copy: replace(pack, path=copy)}
+    found = problems(rounds.whole, replace(snapshot, packs=doubled))
+    assert "the record at 0 of 'a1' is in two packs" in found
+    assert sum("is in two packs" in problem for problem in found) == pack.rows
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_clustered_table_with_too_few_rows_is_found(lost):
+    source = KeyedRounds(store=MemoryObjectStore())
+    source.commit(source.planned(BUCKET))
+    ours = following(CLUSTERED, source)
+    ours.follow()
+    snapshot = ours.table.newest()
+    damaged = replace(snapshot, packs={}) if lost else snapshot
+    said = ("the table has 0 rows, but the manifest says 5",) if lost else ()
+    assert problems(ours.table, damaged) == said
+
+
+class Multiplied(Rounds):
+    """Rounds with a transform that makes all rows of an object from its first record."""
+
+    def shaped(self, rows):
+        offsets = rows["_offset"].to_pylist()
+        place = rows.schema.get_field_index("_offset")
+        return rows.set_column(place, "_offset", [[0 for _ in offsets]]).cast(rows.schema)
+
+
+def test_several_rows_of_one_record_are_no_damage():
+    """Otherwise each table with a transform that multiplies rows would be reported as damaged."""
+    rounds = Multiplied(store=MemoryObjectStore())
+    rounds.commit(rounds.planned(BUCKET))
+    assert problems(rounds.whole, rounds.table.opened()) == ()
