@@ -283,10 +283,10 @@ class Committer:
         known, record = self.reader.known.note(
             current.table, version, number, seen=base.record, below=base.lineage
         )
-        removed = known is None or known.table != current.table
-        if removed:
+        same = known is not None and known.table == current.table
+        if not same:
             self._take_back(base, version, etag)
-        if removed or not self._counts(known, version, number):
+        if known is None or not same or not self._counts(known, version, number):
             raise FencedError(
                 f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
                 "or the table was forgotten: plan again"
