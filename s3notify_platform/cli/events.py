@@ -14,7 +14,7 @@ from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.help_pages import EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say, say_wrapped
 from s3notify_platform.cli.setting_options import Option, options
-from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ event_options: Option = options(
     _of_events("--yes", is_flag=True, help="Do not ask for confirmation."),
     _of_events("--queue-endpoint-url", help="Endpoint of SQS, SNS and EventBridge; default: AWS."),
     _of_events(
-        "--bucket-account", help="AWS account of the bucket; default: the account of the credentials."
+        "--bucket-account",
+        help="AWS account of the bucket; default: as set up before, else the account of the credentials.",
     ),
 )
 
@@ -134,37 +135,62 @@ def queue_on_aws(name: str | None) -> tuple[str | None, str | None]:
 
 
 def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":
-    """The site with its accounts. Cost: 1 request, unless the accounts are given."""
+    """The site with its accounts. An account that is not given is asked for: 1 request for the account of the
+    credentials, and as many as `EventSetup.bucket_account`.
+    """
+    from s3notify_platform.deploy.events.event_setup import EventSetup
     from s3notify_platform.deploy.events.event_site import account_of
 
-    account = (asked and asked.account) or account_of(site.bucket, site.services_url)
-    return replace(site, account=account, bucket_account=(asked and asked.bucket_account) or account)
+    site = replace(site, account=(asked and asked.account) or account_of(site.bucket, site.services_url))
+    given = asked and asked.bucket_account
+    return replace(site, bucket_account=given or EventSetup(site=site).bucket_account() or site.account)
 
 
 def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None:
+    """Print a template. `UsageError` if S3 would refuse its notification; CloudFormation's template is printed, too, if
+    the bucket's notifications cannot be read.
+    """
+    from s3notify_platform.deploy.events.bucket_part import check_apart
     from s3notify_platform.deploy.events.event_templates import cloudformation_events, terraform_events
+    from s3notify_platform.stores.aws.bucket_notifications import BucketNotifications
 
+    way: Way = asked.by or "sqs"
+    site = replace(site, bucket_account=asked.bucket_account or "")
+    try:
+        found = bucket.read()
+    except S3NotifyError as error:
+        # Terraform would delete the notifications that its template does not repeat.
+        if asked.template == "terraform":
+            raise
+        say(f"the bucket's notifications were not checked: {error}", err=True)
+        found = BucketNotifications()
+    subscribes = way == "sns" and site.their_topic(found)
+    if way != "eventbridge" and not subscribes:
+        check_apart(found, site.notification("queue" if way == "sqs" else "topic", ""))
     if asked.template == "terraform":
-        print_json(terraform_events(site, asked.by or "sqs", bucket.read()))
+        print_json(terraform_events(site, way, found))
         return
-    print_json(cloudformation_events(site, asked.by or "sqs"))
-    say(
-        f"then, for the notification of the bucket: s3notify init {site.source} --events --by {asked.by or 'sqs'}",
-        err=True,
-    )
+    print_json(cloudformation_events(site, way, found))
+    if not subscribes:
+        say(
+            f"then, for the notification of the bucket: s3notify init {site.source} --events --by {way}",
+            err=True,
+        )
 
 
 def _on_aws(site: "EventSite", asked: Asked) -> None:
     from s3notify_platform.deploy.events.event_setup import EventSetup
 
     setup = EventSetup(site=with_accounts(site, asked))
-    there = setup.way_in_place()
+    there = setup.way_in_place(surely=asked.remove and not asked.by)
     way: Way = asked.by or (there[0] if there else "sqs")
     url = setup.queue.url()
     if asked.remove:
         say_wrapped(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
-        if setup.queue in _removed(setup.parts(way), asked) or url is None:
-            _forget_inlet(site)
+        if setup.queue in _removed(setup.parts(way), asked):
+            _forget_inlet(site, site.queue_name)
+        elif url is None:  # perhaps an earlier removal was killed before it changed the YAML
+            _forget_inlet(site, site.name)
         if way == "eventbridge":
             say_wrapped("The bucket still sends its events to EventBridge, since others may need them.")
         return
@@ -293,14 +319,18 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
     say(f"Then: s3notify doctor {site.source}")
 
 
-def _forget_inlet(site: "EventSite") -> None:
-    """Remove the deleted queue from the source's YAML, or print the line to remove."""
+def _forget_inlet(site: "EventSite", deleted: str) -> None:
+    """Remove the deleted queue from the source's YAML, or print the line to remove. `deleted`: the queue's name. A line
+    with another queue stays, and is named.
+    """
     from s3notify_platform.local.yaml_attribute import remove_attribute
 
     found, inlet = _source(site), inlet_of(site.source, "sqs")
-    if not found or str(inlet.get("queue_url", "")).rpartition("/")[2] != site.name:
+    if not found or not (named := str(inlet.get("queue_url", "")).rpartition("/")[2]):
         return
-    if remove_attribute(found.file, site.source, "sqs", {k: str(v) for k, v in inlet.items()}):
+    if named != deleted:
+        say_wrapped(f"{found.file}: `sqs` stays: remove it if queue {named!r} is deleted")
+    elif remove_attribute(found.file, site.source, "sqs", {k: str(v) for k, v in inlet.items()}):
         say(f"{found.file}: the queue is removed")
     else:
         say(f"{found.file}: remove `sqs`, since its queue is deleted")

@@ -32,6 +32,13 @@ def _check_given(template: str | None, *, table: str | None, place: str | None) 
         raise click.UsageError("give --events, or name a table: --records-table, --lease-table, or both")
 
 
+def _check_events(template: str | None, role: str | None, *, place: str | None) -> None:
+    if template == "iam" or role:
+        raise click.UsageError("--print iam and --role take no --events: give them in another command")
+    if not place:
+        raise click.UsageError("--events needs the NAME of the source, and --bucket")
+
+
 def _write_home(home: Path) -> None:
     """Writes `dagster.yaml`. If the file exists and lacks lines for warm runs: `UsageError` with the missing lines."""
     from s3notify_platform.local.dagster_home import prepare_home
@@ -160,6 +167,7 @@ def init(
         _write_home(dagster_home.expanduser())
         return
     if events:
+        _check_events(template, role, place=name and places["bucket"])
         asked = Asked(
             by=by,
             receiver=receiver,
@@ -171,8 +179,6 @@ def init(
             event_queue=event_queue,
             template=template,
         )
-        if not (name and places["bucket"]):
-            raise click.UsageError("--events needs the NAME of the source, and --bucket")
         given = {"name": name, "region": region, **places}
         set_up_events(SourcePlace({key: value for key, value in given.items() if value is not None}), asked)
         return

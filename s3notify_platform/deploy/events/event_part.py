@@ -35,6 +35,11 @@ def allowing(name: str, *, service: str, action: str, resource: Any, source: Any
     }
 
 
+def statements_of(policy: Json | None, name: str) -> list[Json]:
+    """The statements of a policy with this `Sid`. Pure."""
+    return [one for one in (policy or {}).get("Statement", ()) if one.get("Sid") == name]
+
+
 class Part(Protocol):
     """A resource that may exist. `lacks` and `remains` only read; `make` and `remove` may be repeated."""
 
@@ -77,8 +82,7 @@ class StatementPart:
 
     def lacks(self) -> str:
         """See `Part`. Cost: 1 or 2 requests."""
-        policy = self.read()
-        return "" if policy is not None and self._ours(policy) == [self.statement] else "is missing"
+        return "" if self._ours(self.read()) == [self.statement] else "is missing"
 
     def make(self) -> None:
         """See `Part`. Cost: 1 read if nothing changes; else 2 reads and 1 write."""
@@ -86,15 +90,14 @@ class StatementPart:
 
     def remains(self) -> str:
         """See `Part`. Cost: 1 or 2 requests."""
-        policy = self.read()
-        return self.title if policy is not None and self._ours(policy) else ""
+        return self.title if self._ours(self.read()) else ""
 
     def remove(self) -> None:
         """See `Part`. Cost: 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([])
 
-    def _ours(self, policy: Json) -> list[Json]:
-        return [one for one in policy["Statement"] if one.get("Sid") == self.statement["Sid"]]
+    def _ours(self, policy: Json | None) -> list[Json]:
+        return statements_of(policy, self.statement["Sid"])
 
     def _change(self, wanted: list[Json]) -> None:
         """Replace our statements in the policy by `wanted`."""
@@ -102,7 +105,7 @@ class StatementPart:
             policy = self.read()
             if policy is None and wanted:
                 continue  # the resource was just made, and AWS does not show it yet
-            ours = self._ours(policy) if policy is not None else []
+            ours = self._ours(policy)
             if policy is None or ours == wanted:
                 return
             others = [one for one in policy["Statement"] if one not in ours]

@@ -1,19 +1,20 @@
 """The parts of one source's events, for each way to the queue: planned, made, checked and removed."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from s3notify_platform.deploy.events.bucket_part import EventBridgeSwitch, NotificationPart, check_apart
-from s3notify_platform.deploy.events.event_part import Part
+from s3notify_platform.deploy.events.event_part import Part, statements_of
 from s3notify_platform.deploy.events.event_site import SENDERS, EventSite, Way
 from s3notify_platform.deploy.events.queue_part import Queue, sending
 from s3notify_platform.deploy.events.rule_part import RulePart
 from s3notify_platform.deploy.events.topic_part import SubscriptionPart, Topic
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Notification
+from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, BucketNotifications, Notification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +42,66 @@ class EventSetup:
         """The queue."""
         return Queue(site=self.site, sqs=self.site.requests("sqs", clock=self.clock), clock=self.clock)
 
-    def way_in_place(self) -> tuple[Way, str] | None:
+    @cached_property
+    def topic(self) -> Topic:
+        """The topic that is made here."""
+        return Topic(site=self.site, sns=self.site.requests("sns", clock=self.clock), clock=self.clock)
+
+    @cached_property
+    def rule(self) -> RulePart:
+        """The rule."""
+        return RulePart(site=self.site, events=self.site.requests("events", clock=self.clock))
+
+    def way_in_place(self, *, surely: bool = False) -> tuple[Way, str] | None:
         """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
         The queue's policy shows the way, because the policy is written before every part that sends to the queue, and
-        removed after that part. Cost: 3 requests.
+        removed after that part. If others deleted the queue or its policy, the parts that are left show the way. A
+        service that does not show its parts counts as empty, since a server may have SQS alone; with `surely`:
+        `UsageError`. Cost: 3 requests; without a policy and a notification up to 7 more.
         """
-        policy = self.queue.policy()
-        for one in (policy or {}).get("Statement", ()):
-            if one.get("Sid") == self.site.name:
-                way = SENDERS.get(str(one.get("Principal", {}).get("Service", "")))
-                source = str(one.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn", ""))
-                return (way, source) if way else None
-        if (own := self.bucket.read().find(self.site.name)) is None:
-            return None
-        return ("sns" if own.kind == "topic" else "sqs"), own.arn
+        for one in statements_of(self.queue.policy(), self.site.name):
+            if way := SENDERS.get(str(one.get("Principal", {}).get("Service", ""))):
+                return way, str(one.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn", ""))
+        found = self.bucket.read()
+        if (own := found.find(self.site.name)) is not None:
+            return ("sns" if own.kind == "topic" else "sqs"), own.arn
+        return self._way_left(found, surely=surely)
+
+    def _way_left(self, found: BucketNotifications, *, surely: bool) -> tuple[Way, str] | None:
+        topic_arn = self._topic_arn(found)
+        looks: tuple[tuple[Callable[[], object], Way, str], ...] = (
+            (self.topic.is_ours, "sns", self.site.topic_arn),
+            (lambda: self._subscribed(topic_arn), "sns", topic_arn),
+            (self.rule.is_ours, "eventbridge", self.site.rule_arn),
+        )
+        for is_left, way, sender in looks:
+            try:
+                if is_left():
+                    return way, sender
+            except (RefusedError, UnavailableError) as error:
+                if surely:
+                    raise UsageError(f"{error}: to remove only the parts of one way, give --by") from error
+        return None
+
+    def _subscribed(self, topic_arn: str) -> bool:
+        """True if a queue that was made here, or is deleted, is subscribed. Perhaps the owner of another queue made its
+        subscription, which has no tag to show this.
+        """
+        ours = self.queue.is_ours() or self.queue.url() is None
+        return ours and bool(self._subscription(topic_arn).remains())
+
+    def bucket_account(self) -> str:
+        """The bucket's account, as the setup in place has it in the policy of its queue or topic; "" if there is none.
+        Requests: as many as `way_in_place`, and 1 or 2 more.
+        """
+        by_own_topic = self.way_in_place() == ("sns", self.site.topic_arn)
+        policy = self.topic.policy() if by_own_topic else self.queue.policy()
+        accounts = (
+            str(one.get("Condition", {}).get("StringEquals", {}).get("aws:SourceAccount", ""))
+            for one in statements_of(policy, self.site.name)
+        )
+        return next((account for account in accounts if re.fullmatch(r"\d{12}", account)), "")
 
     def parts(self, way: Way) -> tuple[Part, ...]:
         """The parts, in the order in which they are made. Requests: as many as `way_in_place`, and 1 more for SNS.
@@ -67,7 +113,7 @@ class EventSetup:
                 f"events of source {self.site.source!r} already arrive by {there[0]}: run `s3notify init "
                 f"{self.site.source} --events --remove` first, then --by {way}"
             )
-        topic_arn = (there[1] if there else self._topic()) if way == "sns" else ""
+        topic_arn = (there[1] if there else self._topic_arn(self.bucket.read())) if way == "sns" else ""
         return self.parts_by(way, topic_arn)
 
     def parts_by(self, way: Way, topic_arn: str = "") -> tuple[Part, ...]:
@@ -82,17 +128,15 @@ class EventSetup:
             case "sns":
                 return self._by_topic(topic_arn)
             case "eventbridge":
-                rule = RulePart(site=site, events=site.requests("events", clock=self.clock))
                 sender = sending(queue, "events.amazonaws.com", site.rule_arn)
-                return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
+                return queue, sender, self.rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
-    def _topic(self) -> str:
-        """The topic to which the bucket announces all keys of the source already; else the topic to make. Cost: 1
-        request.
-        """
-        wanted = self.site.notification("topic", self.site.topic_arn)
-        taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
-        return taken[0] if taken else self.site.topic_arn
+    def _topic_arn(self, found: BucketNotifications) -> str:
+        """The topic to which the bucket announces all keys of the source already; else the topic to make."""
+        return self.site.their_topic(found) or self.site.topic_arn
+
+    def _subscription(self, topic_arn: str) -> SubscriptionPart:
+        return SubscriptionPart(site=self.site, sns=self.topic.sns, topic_arn=topic_arn)
 
     def check(self, parts: Sequence[Part]) -> None:
         """`UsageError` if S3 would refuse the notification among the parts. Cost: 1 request; 0 without a
@@ -103,13 +147,10 @@ class EventSetup:
                 check_apart(self.bucket.read(), part.notification)
 
     def _by_topic(self, topic_arn: str) -> tuple[Part, ...]:
-        site, queue = self.site, self.queue
-        sns = site.requests("sns", clock=self.clock)
-        subscription = SubscriptionPart(site=site, sns=sns, topic_arn=topic_arn)
+        queue, topic, subscription = self.queue, self.topic, self._subscription(topic_arn)
         sender = sending(queue, "sns.amazonaws.com", topic_arn)
-        if topic_arn != site.topic_arn:
+        if topic_arn != self.site.topic_arn:
             return queue, sender, subscription
-        topic = Topic(site=site, sns=sns, clock=self.clock)
         notification = self._notification("topic", topic_arn)
         return queue, sender, topic, topic.publishing(), subscription, notification
 

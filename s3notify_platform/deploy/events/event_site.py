@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import RefusedError, UsageError
-from s3notify_platform.stores.aws.bucket_notifications import Notification
+from s3notify_platform.stores.aws.bucket_notifications import BucketNotifications, Notification
 from s3notify_platform.stores.aws.service_requests import ServiceConfig, ServiceRequests
 from s3notify_platform.stores.config import S3Config, aws_partition
 
@@ -100,6 +100,14 @@ class EventSite:
         return Notification(
             id=self.name, kind=kind, arn=arn, events=frozenset(AWS_EVENTS), prefix=self.prefix
         )
+
+    def their_topic(self, found: BucketNotifications) -> str:
+        """ARN of another user's topic to which the bucket announces all keys of the source already; "" if there is no
+        such topic. `found`: the bucket's notifications.
+        """
+        wanted = self.notification("topic", self.topic_arn)
+        topics = (one for one in found.each if one.kind == "topic" and one.id != self.name)
+        return next((one.arn for one in topics if one.covers(wanted)), "")
 
     def pattern(self) -> dict[str, Any]:
         """The events that the rule matches."""

@@ -2,6 +2,10 @@
 
 `s3notify init NAME --events` finds the resources that a template made, and makes the missing resources. With
 CloudFormation the bucket's notification is missing, because only the template that makes the bucket can contain it.
+
+By SNS, if the bucket announces the source's keys to a topic already, a template subscribes the queue to that topic, and
+does not change the bucket. The bucket's account is `site.bucket_account`; "" means the account that applies the
+template.
 """
 
 import json
@@ -21,14 +25,16 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
     """Terraform's JSON. `others`: the bucket's current notifications. The template repeats these notifications, because
     Terraform's resource replaces all notifications of a bucket. Pure.
     """
-    queue, topic = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_sns_topic.{_NAME}.arn}}"
-    rule = f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"
+    queue, rule = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"
+    their_topic = site.their_topic(others) if way == "sns" else ""
+    topic = their_topic or f"${{aws_sns_topic.{_NAME}.arn}}"
+    account = site.bucket_account or _ACCOUNT
     sending = _sending(
         site,
         way,
         queue,
         source={"sqs": site.bucket_arn, "sns": topic, "eventbridge": rule}[way],
-        account=_ACCOUNT,
+        account=account,
     )
     resources: Json = {
         "aws_sqs_queue": {
@@ -55,25 +61,22 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
         case "sqs":
             notification.setdefault("queue", []).append(_terraform_block(site, "queue_arn", queue))
         case "sns":
-            notification.setdefault("topic", []).append(_terraform_block(site, "topic_arn", topic))
-            notification["depends_on"].append(f"aws_sns_topic_policy.{_NAME}")
-            resources |= {
-                "aws_sns_topic": {_NAME: {"name": site.name}},
-                "aws_sns_topic_policy": {
-                    _NAME: {
-                        "arn": topic,
-                        "policy": json.dumps(_policy(_publishing(site, topic, _ACCOUNT))),
-                    }
-                },
-                "aws_sns_topic_subscription": {
-                    _NAME: {
-                        "topic_arn": topic,
-                        "protocol": "sqs",
-                        "endpoint": queue,
-                        "raw_message_delivery": True,
-                    }
-                },
+            resources["aws_sns_topic_subscription"] = {
+                _NAME: {
+                    "topic_arn": topic,
+                    "protocol": "sqs",
+                    "endpoint": queue,
+                    "raw_message_delivery": True,
+                }
             }
+            if not their_topic:
+                notification.setdefault("topic", []).append(_terraform_block(site, "topic_arn", topic))
+                notification["depends_on"].append(f"aws_sns_topic_policy.{_NAME}")
+                policy = json.dumps(_policy(_publishing(site, topic, account)))
+                resources |= {
+                    "aws_sns_topic": {_NAME: {"name": site.name}},
+                    "aws_sns_topic_policy": {_NAME: {"arn": topic, "policy": policy}},
+                }
         case "eventbridge":
             notification["eventbridge"] = True
             resources |= {
@@ -88,15 +91,19 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
                     }
                 },
             }
-    resources["aws_s3_bucket_notification"] = {_NAME: notification}
+    if not their_topic:
+        resources["aws_s3_bucket_notification"] = {_NAME: notification}
     return {"data": {"aws_caller_identity": {"s3notify": {}}}, "resource": resources}
 
 
-def cloudformation_events(site: EventSite, way: Way) -> Json:
-    """A template without the bucket's own part, which `s3notify init NAME --events` makes afterwards. Pure."""
-    queue, topic = {"Fn::GetAtt": ["Queue", "Arn"]}, {"Ref": "Topic"}
-    account = {"Ref": "AWS::AccountId"}
-    rule = {"Fn::GetAtt": ["Rule", "Arn"]}
+def cloudformation_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
+    """A template without the bucket's own part, which `s3notify init NAME --events` makes afterwards. `others`: the
+    bucket's current notifications. Pure.
+    """
+    queue, rule = {"Fn::GetAtt": ["Queue", "Arn"]}, {"Fn::GetAtt": ["Rule", "Arn"]}
+    their_topic = site.their_topic(others) if way == "sns" else ""
+    topic: Any = their_topic or {"Ref": "Topic"}
+    account: Any = site.bucket_account or {"Ref": "AWS::AccountId"}
     source: dict[Way, Any] = {"sqs": site.bucket_arn, "sns": topic, "eventbridge": rule}
     sending = _sending(site, way, queue, source=source[way], account=account)
     resources: Json = {
@@ -122,25 +129,24 @@ def cloudformation_events(site: EventSite, way: Way) -> Json:
         case "sqs":
             pass
         case "sns":
-            resources |= {
-                "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": site.name}},
-                "TopicPolicy": {
-                    "Type": "AWS::SNS::TopicPolicy",
-                    "Properties": {
-                        "Topics": [topic],
-                        "PolicyDocument": _policy(_publishing(site, topic, account)),
-                    },
-                },
-                "Subscription": {
-                    "Type": "AWS::SNS::Subscription",
-                    "Properties": {
-                        "TopicArn": topic,
-                        "Protocol": "sqs",
-                        "Endpoint": queue,
-                        "RawMessageDelivery": True,
-                    },
+            resources["Subscription"] = {
+                "Type": "AWS::SNS::Subscription",
+                "Properties": {
+                    "TopicArn": topic,
+                    "Protocol": "sqs",
+                    "Endpoint": queue,
+                    "RawMessageDelivery": True,
                 },
             }
+            if not their_topic:
+                policy = _policy(_publishing(site, topic, account))
+                resources |= {
+                    "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": site.name}},
+                    "TopicPolicy": {
+                        "Type": "AWS::SNS::TopicPolicy",
+                        "Properties": {"Topics": [topic], "PolicyDocument": policy},
+                    },
+                }
         case "eventbridge":
             resources["Rule"] = {
                 "Type": "AWS::Events::Rule",

@@ -54,15 +54,16 @@ class RulePart:
 
     def remains(self) -> str:
         """See `Part`. A rule that was not made here stays. Cost: 1 request."""
-        return f"EventBridge rule {self.site.name!r}" if self._is_ours() else ""
+        return f"EventBridge rule {self.site.name!r}" if self.is_ours() else ""
 
     def remove(self) -> None:
         """See `Part`. Cost: 3 requests."""
-        if self._is_ours():
+        if self.is_ours():
             self.events.ask("remove_targets", Rule=self.site.name, Ids=[self.site.name])
             self.events.ask("delete_rule", Name=self.site.name)
 
-    def _is_ours(self) -> bool:
+    def is_ours(self) -> bool:
+        """True if the rule was made here. Cost: 1 request."""
         found = self.events.ask("list_tags_for_resource", ResourceARN=self.site.rule_arn)
         return {"Key": TAG, "Value": self.site.name} in (found or {}).get("Tags", ())
 

@@ -50,7 +50,7 @@ class Topic:
         """See `Part`. `UsageError` if the topic has other subscribers: without the topic, these would get no events.
         Cost: 2 or 3 requests.
         """
-        if not self._is_ours():
+        if not self.is_ours():
             return ""
         others = [
             one["Endpoint"]
@@ -67,7 +67,7 @@ class Topic:
 
     def remove(self) -> None:
         """See `Part`. Cost: 2 or 3 requests."""
-        if self._is_ours():
+        if self.is_ours():
             self.sns.ask("delete_topic", TopicArn=self.site.topic_arn)
 
     def publishing(self) -> StatementPart:
@@ -87,15 +87,16 @@ class Topic:
             write=self.set_policy,
         )
 
-    def _exists(self) -> bool:
-        return self.sns.ask("get_topic_attributes", TopicArn=self.site.topic_arn) is not None
-
-    def _is_ours(self) -> bool:
+    def is_ours(self) -> bool:
+        """True if the topic was made here. Cost: 1 or 2 requests."""
         if not self._exists():
             return False
         found = self.sns.ask("list_tags_for_resource", ResourceArn=self.site.topic_arn)
         tags = {one["Key"]: one["Value"] for one in (found or {}).get("Tags", ())}
         return tags.get(TAG) == self.site.name
+
+    def _exists(self) -> bool:
+        return self.sns.ask("get_topic_attributes", TopicArn=self.site.topic_arn) is not None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

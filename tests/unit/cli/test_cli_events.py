@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,27 +16,11 @@ from s3notify_platform.cli.main import main
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.stores.aws import bucket_notifications
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.event_project import Project
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
-from tests.support.servers import S3Server
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def project(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.chdir(tmp_path)
-    for name in ("S3NOTIFY_DEFS", "DAGSTER_HOME", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(bucket_notifications, "SECOND_READ_SECONDS", 0.01)
-    made = Project(ministack, tmp_path)
-    yield made
-    made.init("--remove", "--yes")
 
 
 @pytest.mark.server

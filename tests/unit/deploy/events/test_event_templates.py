@@ -1,6 +1,7 @@
 """Templates of events equal the command's setup; Terraform's template keeps existing notifications."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,18 +40,23 @@ def resolved(text: str) -> Any:
     return json.loads(text)
 
 
-def statements(way: Way) -> list[Any]:
+def statements(way: Way, bucket_account: str) -> list[Any]:
     """Returns the policy statements that the command writes, without a request."""
-    parts = EventSetup(site=SITE).parts_by(way, SITE.topic_arn)
+    site = replace(SITE, bucket_account=bucket_account or SITE.account)
+    parts = EventSetup(site=site).parts_by(way, SITE.topic_arn)
     return [part.statement for part in parts if isinstance(part, StatementPart)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_terraform_has_the_same_policies(way: Way) -> None:
-    found = terraform_events(SITE, way, BucketNotifications())["resource"]
+@pytest.mark.parametrize("bucket_account", ["", "999999999999"])
+def test_terraform_has_the_same_policies(way: Way, bucket_account: str) -> None:
+    site = replace(SITE, bucket_account=bucket_account)
+    found = terraform_events(site, way, BucketNotifications())["resource"]
     policies = [found["aws_sqs_queue_policy"]["s3notify_events"]["policy"]]
     policies += [one["policy"] for one in found.get("aws_sns_topic_policy", {}).values()]
-    assert [resolved(text)["Statement"] for text in policies] == [[one] for one in statements(way)]
+    assert [resolved(text)["Statement"] for text in policies] == [
+        [one] for one in statements(way, bucket_account)
+    ]
     assert found["aws_sqs_queue"]["s3notify_events"]["name"] == SITE.queue_name
     rules = found.get("aws_cloudwatch_event_rule", {}).values()
     assert [json.loads(rule["event_pattern"]) for rule in rules] == [SITE.pattern()] * (way == "eventbridge")
@@ -77,8 +83,10 @@ def test_terraform_keeps_existing_notifications(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_cloudformation_is_valid_and_has_the_same_policies(way: Way) -> None:
-    template = cloudformation_events(SITE, way)
+@pytest.mark.parametrize("bucket_account", ["", "999999999999"])
+def test_cloudformation_is_valid_and_has_the_same_policies(way: Way, bucket_account: str) -> None:
+    site = replace(SITE, bucket_account=bucket_account)
+    template = cloudformation_events(site, way, BucketNotifications())
     found = lint_all(json.dumps(template))
     assert [match for match in found if not match.rule.id.startswith("I")] == []
     text = json.dumps(template)
@@ -92,7 +100,7 @@ def test_cloudformation_is_valid_and_has_the_same_policies(way: Way) -> None:
     resources = json.loads(text)["Resources"]
     made = [one["Properties"]["PolicyDocument"]["Statement"] for one in resources.values()
             if "PolicyDocument" in one["Properties"]]  # fmt: skip
-    assert made == [[one] for one in statements(way)]
+    assert made == [[one] for one in statements(way, bucket_account)]
     names = {resources["Queue"]["Properties"]["QueueName"]} | {
         one["Properties"][name]
         for one in resources.values()
