@@ -1,7 +1,7 @@
 """Long-running services: inlets, outlets and the reconciler, as commands or managed by Dagster."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event
 from typing import Protocol
 
@@ -32,14 +32,27 @@ class Service(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKeyspace:
+    """The keyspace of one source. `signals`: the prefix of its signals. `prefix`: the prefix of its keys.
+
+    `topic`: the source's own topic; not needed if the signals are below the default prefix. `skips_hidden`: the source
+    skips hidden files.
+    """
+
+    signals: str
+    prefix: str = ""
+    slots: int = SLOT_COUNT
+    topic: str = ""
+    skips_hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
     """The context in which a service is built.
 
     `platform`: the bucket of queue and signals, with the credentials to use. The other fields are for inlets. `bucket`:
-    the bucket whose changes are reported. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
-    its keys. `excluded`: prefixes of the platform's own objects in `bucket` (`table.own_objects`). `sources`: for each
-    keyspace, the name of its source; not needed for the default keyspace of a source. `skipping`: the keyspaces of
-    sources that skip hidden files.
+    the bucket whose changes are reported. `keyspaces`: the keyspaces that are signalled. `excluded`: prefixes of the
+    platform's own objects in `bucket` (`table.own_objects`).
     """
 
     name: str
@@ -47,11 +60,8 @@ class ServiceContext:
     queue: NotificationQueue
     platform: S3Config
     bucket: str
-    keyspaces: tuple[tuple[str, str], ...] = ()
+    keyspaces: tuple[SourceKeyspace, ...] = ()
     excluded: tuple[str, ...] = ()
-    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    skipping: frozenset[tuple[str, str]] = frozenset()
-    slots: int = SLOT_COUNT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Options that several commands have, and the places that these options name: a bucket, a queue or a source."""
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.help_pages import OPTIONS, PLACE, SettingOption
 from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.setting_options import Command, Option, options, setting_option, settings_options
@@ -20,6 +21,7 @@ from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSet
 from s3notify_platform.source.settings import SETTINGS, LocationSettings, S3Settings
 
 if TYPE_CHECKING:
+    from s3notify_platform.channels.service import SourceKeyspace
     from s3notify_platform.kernel.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.source.location import CommitMode, Location
@@ -164,13 +166,11 @@ QUEUE: Final = (
 )
 SOURCE: Final = (
     *QUEUE,
-    *(name for name in named(LocationSettings) if name not in {*QUEUE, "name", "signals"}),
+    *(name for name in named(LocationSettings) if name not in {*QUEUE, "name"}),
     "lease_table",
     *named(LeaseTimeSettings),
 )
-"""The settings of each kind of place. `SOURCE` lacks `name`, which is an argument, and `signals`, which only publishers
-need.
-"""
+"""The settings of each kind of place. `SOURCE` lacks `name`, which is an argument."""
 
 
 def options_as(
@@ -220,7 +220,7 @@ def key_with(*more: str) -> Option:
 
 source_options, key_options = source_with(), key_with()
 
-keyspace_options = options(
+_keyspace_options = options(
     setting_option("slots", rare=True),
     click.option(
         "--keyspace",
@@ -234,10 +234,41 @@ keyspace_options = options(
         "_s3notify/orders/keyspace/ raw/orders/. Default: the sources in the YAML.",
     ),
 )
-"""The options `slots` and `keyspaces`, for the sources that are signalled."""
 
 
-def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *, without: str) -> None:
+def keyspace_options(command: Command) -> Command:
+    """Options for the sources that are signalled; the command takes them as `keyspaces`, a tuple of
+    `SourceKeyspace`.
+    """
+
+    @functools.wraps(command)
+    def placed(*, keyspaces: Sequence[tuple[str, str]], slots: int, **given: Any) -> None:
+        command(keyspaces=tuple(_source_keyspaces(keyspaces, slots)), **given)
+
+    return _keyspace_options(placed)
+
+
+def _source_keyspaces(pairs: Iterable[tuple[str, str]], slots: int) -> Iterator["SourceKeyspace"]:
+    """The keyspaces with these prefixes of signals and keys. `slots`: their number of slots if the command line gives
+    it, or if no source in the YAML has the keyspace.
+    """
+    from s3notify_platform.channels.service import SourceKeyspace
+
+    given = click.get_current_context().get_parameter_source("slots") is ParameterSource.COMMANDLINE
+    for signals, prefix in dict.fromkeys(pairs):
+        sources = [source for source in configured() if source.keyspace == (signals, prefix)]
+        alone = sources[0] if len(sources) == 1 else None
+        for number in {slots} if given or not sources else {source.place.slots for source in sources}:
+            yield SourceKeyspace(
+                signals=signals,
+                prefix=prefix,
+                slots=number,
+                topic=alone.name if alone else "",
+                skips_hidden=alone is not None and alone.values.get("hidden_files", "skip") == "skip",
+            )
+
+
+def check_keyspaces(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"], *, without: str) -> None:
     """Warns if no source will be signalled, or if a given keyspace has no signal yet. Cost: 1 HEAD for each keyspace.
 
     `without`: the effect of having no keyspace, for the message.
@@ -251,10 +282,10 @@ def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *
     if click.get_current_context().get_parameter_source("keyspaces") is not ParameterSource.COMMANDLINE:
         return
     with suppress(S3NotifyError):  # the service gets the same error, and waits
-        for signals, _ in keyspaces:
-            if open_store(place.platform()).head(root_key(signals)) is None:
+        for space in keyspaces:
+            if open_store(place.platform()).head(root_key(space.signals)) is None:
                 say(
-                    f"--keyspace {signals}: no signal is there yet; correct the prefix unless the source is new",
+                    f"--keyspace {space.signals}: no signal is there yet; correct the prefix unless the source is new",
                     err=True,
                 )
 

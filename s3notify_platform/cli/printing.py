@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -85,13 +86,25 @@ def say_wrapped(text: str) -> None:
 
 
 def say_rows(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> None:
-    """Print rows, one JSON object a line. `limit`: the largest number of rows; None: all."""
+    """Print rows, one JSON object a line. `limit`: the largest number of rows; None: all.
+
+    Values that JSON lacks are texts. NaN and infinite numbers have the same texts as in Spark's `to_json`.
+    """
     for row in islice((row for batch in batches for row in batch.to_pylist()), limit):
-        say(json.dumps(row, ensure_ascii=False, default=_as_text))
+        say(json.dumps(_as_json(row), ensure_ascii=False, default=str))
 
 
-def _as_text(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+def _as_json(value: object) -> object:
+    match value:
+        case dict():
+            return {name: _as_json(each) for name, each in value.items()}
+        case list() | tuple():
+            return [*map(_as_json, value)]
+        case float() if not isfinite(value):
+            return json.dumps(value)  # like NaN, -Infinity
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+    return value
 
 
 def say_as_received(body: bytes) -> None:

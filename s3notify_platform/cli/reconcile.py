@@ -1,5 +1,7 @@
 """`s3notify reconcile`: finishes the incomplete work of killed writers."""
 
+from typing import TYPE_CHECKING
+
 from s3notify_platform.cli.common import (
     QueuePlace,
     check_keyspaces,
@@ -10,6 +12,9 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.ending import run_in_foreground
 
+if TYPE_CHECKING:
+    from s3notify_platform.channels.service import SourceKeyspace
+
 
 @command(short_help="Finish the work of killed writers.")
 @queue_options
@@ -18,8 +23,7 @@ from s3notify_platform.cli.ending import run_in_foreground
 def reconcile(
     *,
     place: QueuePlace,
-    keyspaces: tuple[tuple[str, str], ...],
-    slots: int,
+    keyspaces: tuple["SourceKeyspace", ...],
     metrics: str | None,
 ) -> None:
     """Finish the incomplete work of a bucket's killed writers, until SIGINT or SIGTERM.
@@ -32,5 +36,5 @@ def reconcile(
 
     check_keyspaces(place, keyspaces, without="changes are resolved in the topics")
     queue = place.queue()
-    reconciler = reconciler_over(queue, place.s3(), place.platform(), keyspaces=keyspaces, slots=slots)
+    reconciler = reconciler_over(queue, place.s3(), place.platform(), keyspaces=keyspaces)
     run_in_foreground(reconciler, queue=queue, metrics=metrics)

@@ -26,7 +26,8 @@ def rows(
     at: datetime | None,
     limit: int | None,
 ) -> None:
-    """Print the rows of the table of source NAME, one JSON object a line. Each row names its object.
+    """Print the rows of the table of source NAME, one JSON object a line. Each row names its object. Numbers that JSON
+    lacks are printed as the texts "NaN", "Infinity" and "-Infinity".
 
     Every reader of Delta Lake tables can read the table too, also as of an earlier version: polars.scan_delta,
     deltalake.DeltaTable, DuckDB's delta_scan, Spark. `s3notify table show NAME` prints the table's URL, and `s3notify

@@ -1,8 +1,7 @@
 """Commands that run a registered service in the foreground. The settings of the service are the options."""
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -21,7 +20,9 @@ from s3notify_platform.cli.help_pages import PLACE, SettingOption
 from s3notify_platform.cli.setting_options import Command, option_of, options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, values_in
-from s3notify_platform.local.project import ConfiguredSource
+
+if TYPE_CHECKING:
+    from s3notify_platform.channels.service import SourceKeyspace
 
 
 class ServiceGroup(ConfiguredGroup):
@@ -67,9 +68,8 @@ def _command(kind: ServiceKind) -> click.Command:
     def run(
         *,
         place: QueuePlace,
-        keyspaces: tuple[tuple[str, str], ...] = (),
+        keyspaces: tuple["SourceKeyspace", ...] = (),
         own_prefixes: tuple[str, ...] = (),
-        slots: int = 1,
         metrics: str | None,
         **given: Any,
     ) -> None:
@@ -83,14 +83,7 @@ def _command(kind: ServiceKind) -> click.Command:
             platform=place.platform(),
             bucket=place.bucket,
             keyspaces=keyspaces,
-            sources=(sources := _alone(configured())),
-            skipping=frozenset(
-                source.keyspace
-                for source in configured()
-                if source.keyspace in sources and source.values.get("hidden_files", "skip") == "skip"
-            ),
             excluded=excluded,
-            slots=slots,
         )
         chosen = settings(**values_in({name: given[f"{OF_SERVICE}{name}"] for name in known}, known))
         run_in_foreground(chosen.build(context), queue=context.queue, metrics=metrics)
@@ -116,20 +109,15 @@ def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*given, *of_sources, *of_queue, *USUAL)))
 
 
-def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: tuple[str, ...]) -> None:
+def _check_apart(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"], own: tuple[str, ...]) -> None:
     """`UsageError` if a source would read changes of the platform's own objects."""
-    for signals, keys in keyspaces if place.platform().bucket == place.bucket else ():
-        if signals.startswith(keys) and not signals.startswith(own):
+    for space in keyspaces if place.platform().bucket == place.bucket else ():
+        if space.signals.startswith(space.prefix) and not space.signals.startswith(own):
             raise UsageError(
-                f"--keyspace {signals} {keys!r}: the source would read its own objects, so that each batch would cause "
-                "the next one: give its platform_prefix as --own-prefix, or the folder of its YAML as --defs"
+                f"--keyspace {space.signals} {space.prefix!r}: the source would read its own objects, so that each "
+                "batch would cause the next one: give its platform_prefix as --own-prefix, or the folder of its YAML "
+                "as --defs"
             )
-
-
-def _alone(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
-    """The name of each source by its keyspace. Keyspaces that several sources share are left out."""
-    counts = Counter(source.keyspace for source in sources)
-    return {source.keyspace: source.name for source in sources if counts[source.keyspace] == 1}
 
 
 _excluded = click.option(

@@ -17,8 +17,12 @@ from s3notify_platform.kernel.limits import MAX_DEFS_BYTES, MAX_DEFS_NODES
 if TYPE_CHECKING:
     import yaml
 
-_SECRET: Final = re.compile(r"SECRET|PASSW|TOKEN|CREDENTIAL|(?:KEY|PAT)(?![A-Z])", re.IGNORECASE)
-"""Matches names of variables that must not be used in a setting."""
+_SECRET: Final = re.compile(
+    r"SECRET|PASSW|TOKEN|CREDENTIAL|(?:(?<!KMS_)KEY(?!_FILE)|PAT)(?![A-Z])", re.IGNORECASE
+)
+"""Matches names of variables that must not be used in a setting. The id of a KMS key and the path of a key file are no
+secrets.
+"""
 
 _EVALUATED: Final = "{{ env.NAME }}, {{ env('NAME') }} and {{ env('NAME', default) }}"
 

@@ -103,13 +103,11 @@ class ConfiguredSource:
         found |= {name: value for name, value in groups["spark"].items() if value and name in _OF_SPARK}
         try:
             found = with_leases(found)
-            place = LocationSettings(**given_of(found, LocationSettings))
+            LocationSettings(**given_of(found, LocationSettings))
         except UsageError as error:
             raise UsageError(f"source {self.name!r}: {error}") from error
         others = filter(None, (found.get("other_platform_prefixes"), *self._prefixes_of_others()))
         return found | {
-            "keyspace_prefix": place.keyspace_prefix,
-            "queue_prefix": place.queue_prefix,
             "other_platform_prefixes": "|".join(dict.fromkeys(others)),
             "confs": [f"{name}={value}" for name, value in _flat(groups["spark"].get("config", {}))],
         }
@@ -145,18 +143,20 @@ class ConfiguredSource:
         return {name: version for name, version in found.items() if version}
 
     @property
+    def place(self) -> LocationSettings:
+        """The places of the source's own objects, with the default prefixes."""
+        return LocationSettings(**given_of(self.values, LocationSettings))
+
+    @property
     def keyspace(self) -> tuple[str, str]:
         """The prefix of the source's signals, and the prefix of its keys."""
-        return self.values["keyspace_prefix"], self.values.get("prefix", "")
+        return self.place.keyspace_prefix, self.values.get("prefix", "")
 
     def source(self, **given: Any) -> "Source":
         """The source, with `given` settings overriding its own. `UsageError` for wrong settings."""
         from s3notify_platform.source.build import build
 
-        values = {name: value for name, value in self.values.items() if name in SETTINGS}
-        if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:
-            values.pop("keyspace_prefix")  # this value was derived from another platform_prefix
-        return build(values | given)
+        return build({name: value for name, value in self.values.items() if name in SETTINGS} | given)
 
     def _value(self, name: str, value: str) -> Any:
         return evaluated(self.file, name, value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
+from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings, SourceKeyspace
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.managed_services import ManagedServices
 from s3notify_platform.orchestration.source_assets import SourceAssets
@@ -19,7 +19,13 @@ def _builder(name: str, settings: ServiceSettings) -> Callable[[SlotIOManager], 
     def service(io: SlotIOManager) -> Service:
         """The service, limited to this source: an inlet signals no other source."""
         source, place = io.source, io.source.location
-        keyspace = (place.keyspace_prefix, source.input.prefix)
+        keyspace = SourceKeyspace(
+            signals=place.keyspace_prefix,
+            prefix=source.input.prefix,
+            slots=place.slots,
+            topic=io.name,
+            skips_hidden=source.input.hidden_files == "skip",
+        )
         return settings.build(
             ServiceContext(
                 name=name,
@@ -28,9 +34,6 @@ def _builder(name: str, settings: ServiceSettings) -> Callable[[SlotIOManager], 
                 bucket=source.input.bucket.bucket,
                 keyspaces=(keyspace,),
                 excluded=source.own,
-                sources={keyspace: io.name},
-                skipping=frozenset({keyspace} if source.input.hidden_files == "skip" else ()),
-                slots=place.slots,
             )
         )
 

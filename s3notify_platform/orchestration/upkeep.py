@@ -27,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.queue_gauges import queue_facts
 from s3notify_platform.channels.reconcile.reconciler_service import shared_reconciler
+from s3notify_platform.channels.service import SourceKeyspace
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.check_results import COMPLETE, SETTLED, chains_as_seen
@@ -187,8 +188,9 @@ def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
     reconciler = shared_reconciler(
         source.input.bucket,
         place.platform,
-        keyspaces=((place.keyspace_prefix, source.input.prefix),),
-        slots=place.slots,
+        keyspaces=(
+            SourceKeyspace(signals=place.keyspace_prefix, prefix=source.input.prefix, slots=place.slots),
+        ),
         queue_prefix=place.queue_prefix,
         table=place.records_table,
     )

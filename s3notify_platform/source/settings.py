@@ -101,6 +101,12 @@ class LocationSettings:
             object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
         if not self.keyspace_prefix:
             object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
+        for queue in (QUEUE_PREFIX, self.queue_prefix):
+            if queue and self.platform_prefix.startswith(queue):
+                raise UsageError(
+                    f"platform_prefix {self.platform_prefix!r} is in the queue {queue!r}, where every publisher may "
+                    "write: use another name or platform_prefix"
+                )
 
     def own_prefixes_in(self, bucket: str, *, platform_bucket: str) -> tuple[str, ...]:
         """Prefixes of the platform's own objects in `bucket`. See `table.own_objects.own_prefixes`."""

@@ -1,10 +1,12 @@
 """Location and access of a bucket, table or queue: values that are sent to Spark's tasks in place of clients."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import About
@@ -27,6 +29,18 @@ def default_region() -> str:
 def aws_partition(region: str) -> str:
     """The AWS partition of a region, as it stands in ARNs. Pure."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+_URL = re.compile(r"https?://[!-;=?-~]+")
+"""Printable ASCII without spaces, `<` and `>`. obstore panics over other URLs, and over invalid ports."""
+
+
+def _is_endpoint(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return bool(_URL.fullmatch(url) and place.hostname) and place.port != 0
+    except ValueError:  # a port that is no number, or too large
+        return False
 
 
 _NAMES = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE")
@@ -82,10 +96,11 @@ class Access:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "region", self.region or default_region())
-        if self.endpoint_url and not self.endpoint_url.startswith(("http://", "https://")):
-            raise UsageError(
-                f"endpoint {self.endpoint_url!r}: give its URL, like https://s3.example.com:9000"
-            )
+        for name, value in ((each.name, getattr(self, each.name)) for each in fields(self)):
+            if isinstance(value, str) and not value.isprintable():
+                raise UsageError(f"{name} has a line break or another control character: remove it")
+        if self.endpoint and not _is_endpoint(self.endpoint):
+            raise UsageError(f"endpoint {self.endpoint!r}: give its URL, like https://s3.example.com:9000")
         values = (self.access_key_id, self.secret_access_key)
         variables = (self.access_key_id_env, self.secret_access_key_env)
         if any((given[0] is None) != (given[1] is None) for given in (values, variables)):

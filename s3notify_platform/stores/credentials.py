@@ -101,6 +101,24 @@ def _found(access: Access, clock: Clock) -> Any:
 
 
 def _own(access: Access) -> Any:
+    found = _given(access)
+    if found is not None and not isinstance(found, RefreshableCredentials):
+        keys = {
+            "access key id": found.access_key,
+            "secret access key": found.secret_key,
+            "token": found.token,
+        }
+        for name, key in keys.items():
+            # obstore would panic over such a key, and boto3 would report an outage.
+            if not (key or "").isprintable():
+                raise UsageError(
+                    f"{access.place}: the {name} has a line break or another control character: remove it where the "
+                    "key is set"
+                )
+    return found
+
+
+def _given(access: Access) -> Any:
     if access.access_key_id is not None and access.secret_access_key is not None:
         return Credentials(access.access_key_id, access.secret_access_key, access.session_token)
     if access.access_key_id_env is not None and access.secret_access_key_env is not None:

@@ -33,7 +33,14 @@ from s3notify_platform.kernel.ports import (
     Written,
     holds,
 )
-from s3notify_platform.stores.rules import MAX_PAGE, check_copy, check_key, check_page_limit, counter_sum
+from s3notify_platform.stores.rules import (
+    MAX_PAGE,
+    check_copy,
+    check_key,
+    check_metadata,
+    check_page_limit,
+    counter_sum,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,7 @@ class MemoryObjectStore:
             etag=etag,
             size=len(body),
             modified_ms=self._clock.wall_ms(),
-            metadata=dict(metadata or {}),
+            metadata=check_metadata(key, metadata),
         )
         with self._lock:
             return self._write(meta, body, precondition)
@@ -119,7 +126,7 @@ class MemoryObjectStore:
             found.meta,
             key=target,
             modified_ms=self._clock.wall_ms(),
-            metadata={**kept, **(metadata or {})},
+            metadata=check_metadata(target, {**kept, **(metadata or {})}),
         )
         with self._lock:
             return self._write(meta, found.body, precondition)
@@ -140,7 +147,7 @@ class MemoryObjectStore:
         with self._lock:
             self._begun += 1
             upload = UploadId(str(self._begun))
-            self._uploads[check_key(key), upload] = _Upload(metadata=dict(metadata or {}))
+            self._uploads[check_key(key), upload] = _Upload(metadata=check_metadata(key, metadata))
         return upload
 
     def send_part(self, key: str, upload: UploadId, number: int, part: bytes | CopyRange) -> ETag:

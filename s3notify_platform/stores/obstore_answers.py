@@ -1,6 +1,7 @@
 """The keys and answers of obstore's clients, for each kind of store that has such a client.
 
 obstore uses paths instead of keys, and some keys are not valid paths. `fits_obstore` says which keys obstore can read.
+Whether obstore can read an object's headers is known only after the GET (`is_unreadable`).
 """
 
 import re
@@ -11,12 +12,13 @@ from s3notify_platform.kernel.ports import ETag, ObjectMeta
 if TYPE_CHECKING:
     from obstore import GetResult
 
-_NOT_METADATA: Final = frozenset(
+NOT_METADATA: Final = frozenset(
     {
         "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Cache-Control",
         "Storage-Class",
     }
 )  # fmt: skip
+"""The attributes of obstore that are no metadata. In requests, obstore ignores the case of their names."""
 
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|\Z)")
 
@@ -30,6 +32,14 @@ def fits_obstore(key: str) -> bool:
     return not _UNFIT.search(key)
 
 
+def is_unreadable(error: Exception) -> bool:
+    """True if an object was found, but obstore does not accept its headers because they are not ASCII. Pure.
+
+    Examples are titles and file names that other programs wrote in UTF-8. boto3 can read such an object.
+    """
+    return str(error).partition("\n")[0].endswith("contained non UTF-8 characters")
+
+
 def meta_of(key: str, found: "GetResult") -> ObjectMeta:
     """The object's metadata in the headers of a GET, which may have requested only a range. No request."""
     meta = found.meta
@@ -38,6 +48,6 @@ def meta_of(key: str, found: "GetResult") -> ObjectMeta:
         etag=ETag(str(meta["e_tag"]).strip('"')),
         size=meta["size"],
         modified_ms=int(meta["last_modified"].timestamp() * 1000),
-        metadata={name: value for name, value in found.attributes.items() if name not in _NOT_METADATA},
+        metadata={name: value for name, value in found.attributes.items() if name not in NOT_METADATA},
         version_id=meta["version"],
     )

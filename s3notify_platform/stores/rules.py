@@ -1,17 +1,20 @@
-"""S3's rules for keys, pages, copies and tags, and the arithmetic of counters, shared by all adapters. Pure."""
+"""S3's rules for keys, metadata, pages, copies and tags, and the arithmetic of counters, for all adapters. Pure."""
 
 import re
 from typing import Final
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.limits import MAX_KEY_BYTES
-from s3notify_platform.kernel.ports import Conflict
+from s3notify_platform.kernel.ports import Conflict, Metadata
 
 MAX_PAGE: Final = 1000
 """Maximum number of keys in one page of a listing."""
 
 TAGS_MAX: Final = 10
 """Maximum number of tags of a version, as on S3."""
+
+_NAME: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+"""A name that HTTP allows for a header."""
 
 _TAG: Final = re.compile(r"((?!aws:)[\w .:/+@-]{1,128})=([\w .:/+@-]{0,256})")
 
@@ -30,6 +33,22 @@ def check_key(key: str) -> str:
             f"key {key[:60]!r} has {len(key.encode('utf-8'))} bytes: 1 to {MAX_KEY_BYTES} are allowed"
         )
     return key
+
+
+def check_metadata(key: str, metadata: Metadata) -> dict[str, str]:
+    """Returns the metadata if it can be stored with the object `key`; `UsageError` otherwise.
+
+    Names and values become headers of requests: with others, obstore panics, or writes objects that it cannot read.
+    """
+    found = dict(metadata or {})
+    for name, value in found.items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"metadata of {key!r}: name {name[:60]!r}: use ASCII letters, digits, - and _")
+        if not (value.isascii() and value.isprintable()):
+            raise UsageError(
+                f"metadata of {key!r}: the value of {name[:60]!r} must be printable ASCII: encode it, as URLs do"
+            )
+    return found
 
 
 def check_copy(source: str, target: str) -> None:

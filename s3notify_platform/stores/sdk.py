@@ -136,6 +136,8 @@ def _new_client(
                 **settings,
             ),
         )
+    except UsageError:
+        raise
     except (ValueError, *SDK_ERRORS) as error:
         raise UsageError(f"{config.place}: {error}") from error
 

@@ -6,9 +6,9 @@ SQS always delivers at least once, and in no particular order.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
@@ -87,7 +87,10 @@ class SqsQueue(SdkUser["SQSClient"]):
 
     def _in_batches(self, call: str, messages: Sequence[Message], **extra: int) -> tuple[Message, ...]:
         """Calls SQS for all messages, `BATCH` in one request. Returns the messages for which the call failed."""
-        send = partial(getattr(self.client, call), QueueUrl=self.config.queue_url)
+
+        def send(entries: Sequence[Mapping[str, object]]) -> Any:
+            return getattr(self.client, call)(QueueUrl=self.config.queue_url, Entries=entries)
+
         left: list[Message] = []
         for start in range(0, len(messages), BATCH):
             batch = messages[start : start + BATCH]
@@ -96,7 +99,7 @@ class SqsQueue(SdkUser["SQSClient"]):
                 for number, message in enumerate(batch)
             ]
             try:
-                answer = self._send(partial(send, Entries=entries))
+                answer = self._send(partial(send, entries))
             except UnavailableError:
                 left.extend(batch)
             else:

@@ -26,7 +26,7 @@ import dagster as dg
 from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.pull_inlet import PullInlet
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
-from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.channels.service import ServiceContext, SourceKeyspace
 from s3notify_platform.explain.prices import dollars
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.local.server import LocalS3Server
@@ -270,7 +270,7 @@ def _by_sqs(source: Source, queue: SqsQueue, count: int, seconds: float) -> None
         queue=source.site.io.clients.queue,
         platform=place.platform,
         bucket=bucket,
-        keyspaces=((place.keyspace_prefix, PREFIX),),
+        keyspaces=(SourceKeyspace(signals=place.keyspace_prefix, prefix=PREFIX),),
     )
     inlet = PullInlet(queue, intake_of(context), name="sqs")
     stop = Event()

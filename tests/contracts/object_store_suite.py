@@ -85,6 +85,29 @@ class ObjectStoreSuite:
         assert head.metadata == {"writer": "w1"}
         assert head.modified_ms > 0
 
+    @pytest.mark.parametrize(
+        "metadata",
+        [{"title": "Zürich"}, {"title": "a\nb"}, {"title": "a\x7f"}, {"x y": "1"}, {"é": "1"}, {"": "1"}],
+        ids=ascii,
+    )
+    def test_metadata_that_no_header_can_hold_is_refused(self, store, metadata):
+        """Otherwise the client would fail in an unforeseen way, or write an object that not every client can read."""
+        store.put("source", b"1")
+        for write in (
+            lambda: store.put("a", b"1", metadata=metadata),
+            lambda: store.copy("source", "a", metadata=metadata),
+            lambda: store.begin_upload("a", metadata=metadata),
+        ):
+            with pytest.raises(UsageError, match="metadata of 'a'"):
+                write()
+        assert store.get("a") is None
+
+    @pytest.mark.parametrize("metadata", [{"content-type": "text/x"}, {"storage-class": "STANDARD"}])
+    def test_metadata_named_like_a_header_is_metadata(self, store, metadata):
+        """Otherwise a caller's metadata could change the storage class of the object, or would be lost."""
+        assert isinstance(store.put("a", b"1", metadata=metadata), Written)
+        assert store.get("a").meta.metadata == store.head("a").metadata == metadata
+
     def test_empty_body_is_an_object(self, store):
         """An object of 0 bytes can be written and read like any other object."""
         store.put("empty", b"")

@@ -199,3 +199,19 @@ def test_second_broker_is_used_if_the_first_is_unreachable(broker: Kafka) -> Non
     )
     assert made.post_many("further", [[entry(1)]]) == [Delivered()]
     made.close()
+
+
+@pytest.mark.parametrize("broker", [RabbitMQ], indirect=True, ids=["rabbitmq"])
+def test_full_queue_is_an_outage(broker: RabbitMQ, queue: NotificationQueue) -> None:
+    """RabbitMQ refuses messages for a full queue (nack). Otherwise, waiting entries would become dead letters."""
+    url = broker.make("full", **{"x-max-length": 30, "x-overflow": "reject-publish"})
+    create(queue, "full", url, concurrency=1)
+    keys = push(queue, "full", 100)
+    with delivering(queue) as reports:
+        until(lambda: any("down: not confirmed: the broker refused" in text for text in reports))
+        attempts = [entry.attempts for entry in queue.entries("full", map(Slot, range(1000)))]
+        assert sum(attempts) < 50
+        messages = broker.received("full")
+        until(lambda: messages.extend(broker.received("full")) or queue.stats("full").depth == 0, seconds=120)
+    assert queue.stats("full").dead == 0
+    assert decode_all(body for _, body in messages + broker.received("full")) == keys

@@ -167,6 +167,7 @@ def test_addition_in_doubt_is_counted_once(records, proxy):
     assert isinstance(doubtful(lambda: records.add("p", "n", 3), proxy, "lose_request"), Unknown)
     assert proxy.requests == ["UpdateItem", "GetItem"] * 2
     assert records.add("p", "n", 0) == 2
+    assert doubtful(lambda: records.add("p", "n", -2), proxy) == 0
 
 
 def test_outage_is_unavailable_or_unknown(records, proxy):

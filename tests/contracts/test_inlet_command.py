@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.channels.inlets.intake import intake_of
-from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.channels.service import ServiceContext, SourceKeyspace
 from s3notify_platform.deploy import Places, Tables, policy
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import list_all
@@ -200,7 +200,11 @@ def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
         queue.topics.create("orders", TopicSettings())
         intake = intake_of(
             ServiceContext(
-                name="sqs", queue=queue, platform=config, bucket=source, keyspaces=((SIGNALS, ""),)
+                name="sqs",
+                queue=queue,
+                platform=config,
+                bucket=source,
+                keyspaces=(SourceKeyspace(signals=SIGNALS),),
             )
         )
         announced = replace(event("raw/a"), bucket=source)
@@ -234,9 +238,8 @@ def test_inlet_uses_the_number_of_slots_of_the_source(ministack):
             queue=queue,
             platform=config,
             bucket=config.bucket,
-            keyspaces=(("k/", ""),),
+            keyspaces=(SourceKeyspace(signals="k/", slots=7),),
             excluded=("own/",),
-            slots=7,
         )
     )
     announced = [replace(event(key), bucket=config.bucket) for key in ("a", "own/a", "k/3")]

@@ -9,6 +9,7 @@ from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.publish.pending_change import Refused
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService, shared_reconciler
+from s3notify_platform.channels.service import SourceKeyspace
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
@@ -117,10 +118,9 @@ def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
     queue = new_queue()
     queue.topics.create("t", TopicSettings(capacity=40, shards=1))
     publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket=config.bucket)
-    reconciler = shared_reconciler(config, config, keyspaces=(("ks/", ""),), table=table)
-    assert reconciler is shared_reconciler(
-        config, config, keyspaces=(("ks/", ""), ("other/", "x")), table=table
-    )
+    keyspaces = (SourceKeyspace(signals="ks/"), SourceKeyspace(signals="other/", prefix="x"))
+    reconciler = shared_reconciler(config, config, keyspaces=keyspaces[:1], table=table)
+    assert reconciler is shared_reconciler(config, config, keyspaces=keyspaces, table=table)
     batch = [Put(key=f"raw/{n} é+", body=b"%d" % n) for n in range(30)]
     assert all(isinstance(outcome, Written) for outcome in publisher.publish(batch))
     assert isinstance(publisher.publish([Delete(key="raw/3 é+")])[0], Written)

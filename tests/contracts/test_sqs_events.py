@@ -8,7 +8,7 @@ import pytest
 
 from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.pull_inlet import PullInlet
-from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.channels.service import ServiceContext, SourceKeyspace
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
@@ -108,7 +108,7 @@ class World:
                 queue=self.queue,
                 platform=self.config(self.platform),
                 bucket=self.bucket,
-                keyspaces=((SIGNALS, "raw/"),),
+                keyspaces=(SourceKeyspace(signals=SIGNALS, prefix="raw/"),),
             )
         )
         return PullInlet(SqsQueue(config), intake, name="sqs", wait_seconds=1, **settings)

@@ -136,9 +136,9 @@ class RabbitMQ(Broker):
         except OSError:
             return False
 
-    def make(self, name: str) -> str:
+    def make(self, name: str, **arguments: object) -> str:
         with self.channel() as channel:
-            channel.queue_declare(name, durable=True, auto_delete=False)
+            channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
         return f"amqp://127.0.0.1:{self.port}?routing_key={name}"
 
     def secured(self, name: str) -> str:

@@ -10,7 +10,7 @@ import boto3
 from click.testing import CliRunner, Result
 
 from s3notify_platform.channels.registry import SERVICES
-from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.channels.service import ServiceContext, SourceKeyspace
 from s3notify_platform.cli.main import main
 from s3notify_platform.local.project import sources_of
 from tests.support.servers import S3Server
@@ -59,7 +59,13 @@ class Project:
         """The inlet that the YAML declares, started as in Dagster."""
         (found,) = sources_of()
         source = found.source()
-        keyspace = (source.location.keyspace_prefix, source.input.prefix)
+        keyspace = SourceKeyspace(
+            signals=source.location.keyspace_prefix,
+            prefix=source.input.prefix,
+            slots=4,
+            topic="orders",
+            skips_hidden=True,
+        )
         context = ServiceContext(
             name=name,
             queue=source.location.queue(),
@@ -67,9 +73,6 @@ class Project:
             bucket=self.bucket,
             keyspaces=(keyspace,),
             excluded=source.own,
-            sources={keyspace: "orders"},
-            skipping=frozenset({keyspace}),
-            slots=4,
         )
         service = SERVICES[name].settings()(**found.checked.get(name)).build(context)
         stop = threading.Event()

@@ -5,19 +5,22 @@
 Each event is one persistent message. An entry leaves the queue only after the broker has confirmed its message
 (publisher confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the
 topic's name. With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is
-retried. With `ack=broker` the broker drops a message that reaches no queue. With `ack=none` an entry leaves the queue
-after its message was sent: a message that the broker refuses is lost. `message_id` is the event's id. Two messages with
-the same id are two deliveries of one entry. The worker authenticates to the broker by the topic's login: `basic`, or
-`certificate` by TLS.
+retried. With `ack=broker` the broker drops a message that reaches no queue. If the broker refuses a message, as
+RabbitMQ does for a full queue with `reject-publish`, the endpoint counts as down. With `ack=none` an entry leaves the
+queue after its message was sent: a message that the broker refuses is lost. `message_id` is the event's id. Two
+messages with the same id are two deliveries of one entry. The worker authenticates to the broker by the topic's login:
+`basic`, or `certificate` by TLS.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from amqp import AMQPError, Connection, Message
+from amqp import AMQPError, Channel, Connection, Message
+from amqp.exceptions import MessageNacked
 
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
@@ -38,6 +41,15 @@ PERSISTENT: Final = 2
 ACKS: Final = ("none", "broker", "routable")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A connection since its start, and a new channel of it."""
+
+    since: float
+    connection: Connection
+    channel: Channel
+
+
 class AmqpPush(PooledPush):
     """The connections of one worker to one broker, at most one for each batch in flight."""
 
@@ -55,19 +67,22 @@ class AmqpPush(PooledPush):
         self._idle: list[tuple[float, Connection]] = []
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. The batch is sent a second time only if the first connection was kept from an earlier
-        batch, and fails.
-        """
+        """See `PooledPush.post`. The batch is sent once, on a connection that has just opened a channel."""
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
-        if (kept := self._kept()) is not None and self._publish(topic, batch, kept, deadline) is None:
-            return Delivered()
+        messages = [self._message(topic, entry) for entry in batch]
         try:
-            fresh = self._clock.monotonic(), self._connect(deadline)
+            opened = self._open(deadline)
         except (AMQPError, OSError, ValueError) as error:
             return Down(error=f"no connection: {described(error)}", reached=False)
-        if failure := self._publish(topic, batch, fresh, deadline):
-            return Down(error=f"not confirmed: {described(failure)}", reached=True)
-        return Delivered()
+        try:
+            self._publish(topic, messages, opened, deadline)
+        except MessageNacked:
+            why = "the broker refused a message (nack), perhaps because a queue is full"
+        except (AMQPError, OSError, ValueError) as error:
+            why = described(error)
+        else:
+            return Delivered()
+        return Down(error=f"not confirmed: {why}", reached=True)
 
     def close(self) -> None:
         """See `Push.close`."""
@@ -77,28 +92,27 @@ class AmqpPush(PooledPush):
         for _, connection in idle:
             _end(connection)
 
-    def _publish(
-        self, topic: str, batch: Sequence[Entry], kept: tuple[float, Connection], deadline: float
-    ) -> Exception | None:
-        """Returns None if the broker has confirmed every message."""
-        _, connection = kept
-        single, opaque = FORMATS[self.endpoint.format].single, self.endpoint.opaque_data
+    def _message(self, topic: str, entry: Entry) -> Message:
+        content_type, body = FORMATS[self.endpoint.format].single(entry, self.endpoint.opaque_data)
+        return Message(
+            body,
+            content_type=content_type,
+            delivery_mode=PERSISTENT,
+            message_id=entry.id,
+            application_headers={"s3notify-topic": topic},
+        )
+
+    def _publish(self, topic: str, messages: Sequence[Message], opened: _Opened, deadline: float) -> None:
+        """Returns after the broker has confirmed every message, and keeps the connection. After an error, the
+        connection is closed.
+        """
         try:
-            channel = connection.channel()
-            for entry in batch:
+            for message in messages:
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     raise TimeoutError("timed out")
-                content_type, body = single(entry, opaque)
-                message = Message(
-                    body,
-                    content_type=content_type,
-                    delivery_mode=PERSISTENT,
-                    message_id=entry.id,
-                    application_headers={"s3notify-topic": topic},
-                )
                 # With `confirm_publish` on the connection, this call waits for the broker's confirmation.
-                channel.basic_publish(
+                opened.channel.basic_publish(
                     message,
                     exchange=self._exchange,
                     routing_key=self._routing_key or topic,
@@ -106,16 +120,26 @@ class AmqpPush(PooledPush):
                     timeout=left,
                     **({} if self._ack == "none" else {"confirm_timeout": left}),
                 )
-            channel.close()
-        except (AMQPError, OSError, ValueError) as error:
-            _end(connection)
-            return error
+            opened.channel.close()
+        except Exception:
+            _end(opened.connection)
+            raise
         with self._lock:
             if not self._closed:
-                self._idle.append(kept)
-                return None
-        _end(connection)
-        return None
+                self._idle.append((opened.since, opened.connection))
+                return
+        _end(opened.connection)
+
+    def _open(self, deadline: float) -> _Opened:
+        """A channel of a kept connection that still works, or else of a new connection."""
+        while self._clock.monotonic() < deadline and (kept := self._kept()) is not None:
+            since, connection = kept
+            with suppress(AMQPError, OSError, ValueError):
+                return _Opened(since=since, connection=connection, channel=connection.channel())
+            _end(connection)
+        since = self._clock.monotonic()
+        connection, channel = self._connect(deadline)
+        return _Opened(since=since, connection=connection, channel=channel)
 
     def _kept(self) -> tuple[float, Connection] | None:
         while True:
@@ -127,7 +151,7 @@ class AmqpPush(PooledPush):
                 return kept
             _end(kept[1])
 
-    def _connect(self, deadline: float) -> Connection:
+    def _connect(self, deadline: float) -> tuple[Connection, Channel]:
         addresses = self._addresses.permitted(deadline)
         for number, address in enumerate(addresses):
             left = max(0.001, deadline - self._clock.monotonic()) / (len(addresses) - number)
@@ -147,12 +171,11 @@ class AmqpPush(PooledPush):
             )
             try:
                 connection.connect()
+                return connection, connection.channel()
             except (AMQPError, OSError):
                 _end(connection)
                 if number == len(addresses) - 1:
                     raise
-            else:
-                return connection
         raise AssertionError("every host has at least one address")
 
     def _tls(self) -> dict[str, Any] | bool:

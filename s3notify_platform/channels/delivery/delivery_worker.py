@@ -274,9 +274,10 @@ class DeliverySettings(EgressSettings):
     are compared as hexadecimal numbers.
 
     Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
-    from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A login
-    names the one host that it may be sent to, like `hooks.example.com bearer TOKEN`; other forms are
-    `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS.
+    from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). Give all
+    workers the same variables and permissions: a worker that cannot use an endpoint reports this, and does not deliver
+    its share of the topic. A login names the one host that it may be sent to, like `hooks.example.com bearer TOKEN`;
+    other forms are `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS.
     """
 
     poll_seconds: Annotated[

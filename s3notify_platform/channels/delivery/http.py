@@ -7,6 +7,7 @@ address (`Egress`), one deadline for a whole request, and kept connections.
 import http.client
 import io
 import os
+import select
 import socket
 import ssl
 from collections.abc import Sequence
@@ -84,7 +85,8 @@ class HttpPush(PooledPush):
         try:
             fresh = self._connect(deadline)
         except (OSError, ValueError) as error:
-            return Down(error=f"no connection: {described(error)}", reached=False)
+            # A kept connection ended without an answer: perhaps the endpoint has processed the events before that.
+            return Down(error=f"no connection: {described(error)}", reached=kept is not None)
         answer = self._ask(fresh, body, headers, deadline)
         return answer or Down(error="the connection was closed without an answer", reached=True)
 
@@ -158,7 +160,7 @@ class HttpPush(PooledPush):
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if self._clock.monotonic() - connection.born < CONNECTION_SECONDS:
+            if self._clock.monotonic() - connection.born < CONNECTION_SECONDS and not connection.ended():
                 return connection
             self._drop(connection)
 
@@ -211,6 +213,12 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         raise ConnectionResetError("a connection is opened only once, to the address that was checked")
+
+    def ended(self) -> bool:
+        """True if the peer has closed the idle connection, or has sent bytes without a request."""
+        arrived = select.poll()
+        arrived.register(self._timed.inner, select.POLLIN)
+        return bool(arrived.poll(0))
 
     def cut(self) -> None:
         """Closes the connection from another thread."""

@@ -73,6 +73,7 @@ class KafkaPush(PooledPush):
             self._settings |= {"ssl.certificate.location": shown[0], "ssl.key.location": shown[1]}
         if certificates := egress.certificates(endpoint):
             self._settings["ssl.ca.location"] = str(certificates)
+        self._connecting = Lock()
         self._lock = Lock()
         self._producer: Producer | None = None
 
@@ -81,8 +82,8 @@ class KafkaPush(PooledPush):
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
         kafka_topic = self._topic or topic
         try:
-            producer = self._connected(kafka_topic)
-        except KafkaException as error:
+            producer = self._connected(kafka_topic, deadline)
+        except (KafkaException, TimeoutError) as error:
             return Down(error=f"no connection: {described(error)}", reached=False)
         failures: list[KafkaError | None] = []
         single, opaque = FORMATS[self.endpoint.format].single, self.endpoint.opaque_data
@@ -119,18 +120,25 @@ class KafkaPush(PooledPush):
         if self._producer is not None:
             self._forget(self._producer)
 
-    def _connected(self, kafka_topic: str) -> Producer:
+    def _connected(self, kafka_topic: str, deadline: float) -> Producer:
         """The producer. A new producer requests the topic's metadata first. So if no broker answers, the entries lose
-        no attempt.
+        no attempt. While one request waits for the metadata, the others wait, too, each until its own deadline.
         """
-        with self._lock:
-            if self._producer is None:
-                made = Producer(self._settings, logger=_LOG)
-                found = made.list_topics(kafka_topic, timeout=self.endpoint.timeout_seconds)
-                if (error := found.topics[kafka_topic].error) is not None:
-                    raise KafkaException(error)
-                self._producer = made
-            return self._producer
+        if not self._connecting.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise TimeoutError("no broker answers")
+        try:
+            if (known := self._producer) is not None:
+                return known
+            if (left := deadline - self._clock.monotonic()) <= 0:
+                raise TimeoutError("no broker answers")
+            made = Producer(self._settings, logger=_LOG)
+            found = made.list_topics(kafka_topic, timeout=left)
+            if (error := found.topics[kafka_topic].error) is not None:
+                raise KafkaException(error)
+            self._producer = made
+            return made
+        finally:
+            self._connecting.release()
 
     def _forget(self, producer: Producer) -> None:
         with self._lock:

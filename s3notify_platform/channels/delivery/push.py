@@ -2,6 +2,7 @@
 `amqp`, `kafka`.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -23,6 +24,8 @@ CONNECTION_SECONDS: Final = 60.0
 
 ERROR_CHARS: Final = 200
 
+_LOG: Final = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
@@ -31,7 +34,9 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The endpoint processed the request and refused it: one of its events may be at fault."""
+    """The endpoint processed the request and refused it, or the request could not be made: one of its events may be at
+    fault.
+    """
 
     error: str
 
@@ -84,6 +89,7 @@ class PooledPush:
         self._addresses = Addresses(endpoint.host, endpoint.port, egress, clock)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="push")
         self._closed = False
+        self._logged: set[type[Exception]] = set()
 
     def _basic(self) -> tuple[str, str] | None:
         """User and password for a broker. `UsageError` if the login is a bearer token or a header."""
@@ -104,13 +110,26 @@ class PooledPush:
         """Sends one batch; network errors are returned as answers, not raised."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
-        """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together."""
+        """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together.
+
+        An unexpected error of a batch counts as a refusal of this batch alone. So the batch is split, until the entry
+        at fault is alone. Each kind of error is logged once.
+        """
         try:
-            return list(self._pool.map(lambda batch: self.post(topic, batch), batches))
+            return list(self._pool.map(lambda batch: self._answer(topic, batch), batches))
         except (RuntimeError, CancelledError):
             if not self._closed:
                 raise
             return [Down(error="the worker stops, or the endpoint was changed", reached=True)] * len(batches)
+
+    def _answer(self, topic: str, batch: Sequence[Entry]) -> Answer:
+        try:
+            return self.post(topic, batch)
+        except Exception as error:  # noqa: BLE001 - the error of one entry must not harm the others
+            if type(error) not in self._logged:
+                self._logged.add(type(error))
+                _LOG.warning("topic %r: %d entries could not be sent", topic, len(batch), exc_info=True)
+            return Rejected(error=described(error))
 
     def close(self) -> None:
         """Ends the requests in flight, or lets each end by its deadline; begins no other request."""

@@ -23,7 +23,7 @@ answers the write. Here, as in Ceph, a failed request loses the notification, bu
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
@@ -34,7 +34,13 @@ from s3notify_platform.protocols.notification_queue import TopicSettings
 _PLAIN: Final = TopicSettings(without_rules="none")
 _BOOLEANS: Final = ("persistent", "verify-ssl", "cloudevents", "use-ssl")
 _ACKS: Final = {"amqp-ack-level": ("none", "broker", "routable"), "kafka-ack-level": ("none", "broker")}
-_NUMBERS: Final = ("time_to_live", "max_retries", "retry_sleep_duration")
+_NUMBERS: Final = {
+    "time_to_live": "ttl_seconds",
+    "max_retries": "max_attempts",
+    "retry_sleep_duration": "retry_seconds",
+}
+"""The settings that attributes describe as numbers, by attribute."""
+
 _TEXTS: Final = (
     "push-endpoint",
     "OpaqueData",
@@ -59,7 +65,8 @@ _KAFKA_PORT: Final = 9092
 
 def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> TopicSettings:
     """The settings of a topic with exactly these attributes. Rules, and settings that no attribute describes, stay as
-    in `before`.
+    in `before`. A number also stays as in `before` if its attribute is the one of `before`, because an attribute cannot
+    express every number.
 
     `UsageError` for attributes that do not exist, or that cannot work.
     """
@@ -70,15 +77,17 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
         if given.get(name) and given[name] not in levels:
             raise UsageError(f"{name}: use one of {', '.join(levels)}")
     flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
-    ttl = _number(given, "time_to_live")
-    attempts, retry = _number(given, "max_retries"), _number(given, "retry_sleep_duration")
+    shown = attributes_of(before)
+    numbers: dict[str, Any] = {
+        setting: _number(name, given.get(name, ""))
+        for name, setting in _NUMBERS.items()
+        if given.get(name) != shown.get(name)
+    }
     return replace(
         before,
-        endpoint=_endpoint(given, flags) if given.get("push-endpoint") else _no_endpoint(given),
-        ttl_seconds=_PLAIN.ttl_seconds if ttl is None else float(ttl),
-        max_attempts=_PLAIN.max_attempts if attempts is None else attempts,
-        retry_seconds=_PLAIN.retry_seconds if retry is None else float(retry),
+        endpoint=_endpoint(given, flags, before) if given.get("push-endpoint") else _no_endpoint(given),
         persistent=flags.get("persistent", True),
+        **numbers,
     )
 
 
@@ -105,14 +114,13 @@ def attributes_of(settings: TopicSettings) -> dict[str, str]:
             "verify-ssl": "" if endpoint.verify else "false",
             "cloudevents": "true" if endpoint.format == _CLOUD_EVENTS else "",
         }
-    numbers = (settings.ttl_seconds, settings.max_attempts, settings.retry_seconds)
-    defaults = (_PLAIN.ttl_seconds, _PLAIN.max_attempts, _PLAIN.retry_seconds)
-    for name, number, default in zip(_NUMBERS, numbers, defaults, strict=True):
-        found[name] = "" if number in (None, default) else f"{number:.0f}"
+    for name, setting in _NUMBERS.items():
+        number = getattr(settings, setting)
+        found[name] = "" if number in (None, getattr(_PLAIN, setting)) else f"{number}".removesuffix(".0")
     return {name: value for name, value in found.items() if value}
 
 
-def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
+def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool], before: TopicSettings) -> str:
     url = given["push-endpoint"]
     parts = urlsplit(url)
     if flags.get("use-ssl") and parts.scheme == "kafka":
@@ -125,9 +133,13 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
     ]
     if query or flags.get("use-ssl"):  # a url that needs no change is not rebuilt, because URL parsers differ
         url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
-    return Endpoint(
+    base = Endpoint.loads(before.endpoint) if before.endpoint else Endpoint(url=url)
+    # No attribute describes the format `cloudevents`.
+    formats = {True: _CLOUD_EVENTS, False: S3, None: S3 if base.format == _CLOUD_EVENTS else base.format}
+    return replace(
+        base,
         url=url,
-        format=_CLOUD_EVENTS if flags.get("cloudevents") else S3,
+        format=formats[flags.get("cloudevents")],
         ca_file=given.get("ca-location", ""),
         opaque_data=given.get("OpaqueData", ""),
         login_env=given.get("login-env", ""),
@@ -152,10 +164,10 @@ def _flag(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    value = given.get(name, "")
+def _number(name: str, value: str) -> float:
+    default: float = getattr(_PLAIN, _NUMBERS[name])
     if value in ("", "None"):
-        return None
+        return default
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise UsageError(f"{name}: give a whole number, or None")
-    return int(value)
+    return type(default)(value)

@@ -10,7 +10,7 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
 | a later request, from its first byte to its last | `request_seconds` (408) |
 | the body of the first request; writing an answer | `request_seconds` (408) |
-| between two requests | `idle_seconds` |
+| between two requests, after the first admitted one | `idle_seconds` |
 | request head | about `head_bytes` (431) |
 | body | `body_bytes` (413), and never more than the declared length |
 
@@ -226,16 +226,16 @@ class HttpServer:
             ends = loop.time() + self._limits.stranger_seconds
             async with asyncio.timeout_at(ends):
                 connection = await _Connection.opened(peer, self._tls, self._limits)
-            while not self._closing and await connection.await_request(ends):
+            # Pipelined requests are read without a wait, so no timeout would end a stranger who sends them.
+            while not self._closing and loop.time() < ends and await connection.await_request(ends):
                 self._busy.add(task)
                 if connection.admitted:
                     ends = loop.time() + self._limits.request_seconds
                 if not await self._serve(connection, ends, stranger):
                     return
                 self._busy.discard(task)
-                ends = loop.time() + (
-                    self._limits.idle_seconds if connection.admitted else self._limits.stranger_seconds
-                )
+                if connection.admitted:
+                    ends = loop.time() + self._limits.idle_seconds
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
             pass  # the connection ends: the peer sends unanswered requests again
         except Exception:  # noqa: BLE001 - a defect in one connection must not end the others

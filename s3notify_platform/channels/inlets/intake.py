@@ -351,15 +351,15 @@ def intake_of(context: ServiceContext, egress: Egress | None = None) -> Intake:
     """The intake of an inlet with this context. `egress`: see `Intake`. Cost: no request."""
     platform = context.platform
     store = open_store(platform)
-    signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]
+    signals = [space.signals for space in context.keyspaces if context.bucket == platform.bucket]
     targets = [
         Keyspace(
-            publisher=Publisher(store, prefix=prefix, slots=context.slots),
-            prefix=keys,
-            topic=context.sources.get((prefix, keys)) or source_of(prefix),
-            skips_hidden=(prefix, keys) in context.skipping,
+            publisher=Publisher(store, prefix=space.signals, slots=space.slots),
+            prefix=space.prefix,
+            topic=space.topic or source_of(space.signals),
+            skips_hidden=space.skips_hidden,
         )
-        for prefix, keys in context.keyspaces
+        for space in context.keyspaces
     ]
     excluded = (*context.excluded, *signals)
     return Intake(context.queue, targets, bucket=context.bucket, excluded=excluded, egress=egress)

@@ -22,12 +22,13 @@ happened costs 1 scan of the topics, and a push to each newer topic that takes i
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event as Flag
 from threading import Lock
 from typing import Final
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.service import Progress
+from s3notify_platform.channels.service import Progress, SourceKeyspace
 from s3notify_platform.kernel.errors import (
     NotFoundError,
     RefusedError,
@@ -35,8 +36,7 @@ from s3notify_platform.kernel.errors import (
     UnavailableError,
     UsageError,
 )
-from s3notify_platform.kernel.ports import ETag, ObjectStore
-from s3notify_platform.kernel.slots import SLOT_COUNT
+from s3notify_platform.kernel.ports import ETag, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.keyspace import (
     NotSignalledError,
     Publisher,
@@ -183,7 +183,9 @@ class ReconcilerService:
             self._turn.release()
 
     def reconcile(self) -> ReconcilerReport:
-        """Makes one pass now. `UsageError` for problems that only an operator can fix; outages are in `errors`."""
+        """Makes one pass now. `UsageError` for problems that only an operator can fix; outages and refused HEADs are in
+        `errors`.
+        """
         with self._turn:
             return self._reconcile()
 
@@ -200,10 +202,11 @@ class ReconcilerService:
         else:
             self._forget({topic.name for topic in topics})
         for topic in topics:
+            refused: list[RefusedError] = []
             try:
                 came_to = self._reconciler.resolve_stale(
                     topic.name,
-                    self._objects.head,
+                    partial(self._head, refused),
                     bucket=self._bucket,
                     announce=self._announce_to_others,
                     abort=self._abort_upload,
@@ -211,6 +214,11 @@ class ReconcilerService:
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
                 continue
+            if refused:
+                errors.append(
+                    f"{topic.name}: reservations of killed writers wait, because HEAD is refused: {refused[0]}. Allow "
+                    "s3:GetObject below the topic's prefix, or run another reconciler that has this right"
+                )
             reconciled.append(came_to)
             # Only pulled topics need signals: a pushed topic is scanned by its delivery worker.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
@@ -243,6 +251,16 @@ class ReconcilerService:
                 watched.polled = True
             except S3NotifyError as error:
                 _note(errors, "signals", error)
+
+    def _head(self, refused: list[RefusedError], key: str) -> ObjectMeta | None:
+        """A HEAD. If it is refused, the error is added to `refused`, and the reservation waits, as in an outage. The
+        reconciler handles all topics of the bucket, but perhaps may not read the keys of all topics.
+        """
+        try:
+            return self._objects.head(key)
+        except RefusedError as error:
+            refused.append(error)
+            raise UnavailableError(str(error)) from error
 
     def _abort_upload(self, event: Event) -> None:
         """Aborts the upload of a killed writer. If the upload's id is unknown, aborts the key's empty uploads that no
@@ -359,24 +377,20 @@ def reconciler_over(
     bucket: S3Config,
     platform: S3Config,
     *,
-    keyspaces: Iterable[tuple[str, str]],
-    slots: int = SLOT_COUNT,
+    keyspaces: Iterable[SourceKeyspace],
 ) -> ReconcilerService:
-    """The reconciler of a bucket's queue. The call makes no request.
-
-    `platform`: the bucket of the signals. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
-    its keys.
-    """
-    spaces = [_keyspace(bucket, platform, signals, prefix, slots) for signals, prefix in keyspaces]
+    """The reconciler of a bucket's queue. The call makes no request. `platform`: the bucket of the signals."""
+    spaces = [_keyspace(bucket, platform, space) for space in keyspaces]
     return ReconcilerService(queue, open_store(bucket), spaces, bucket=bucket.bucket)
 
 
-def _keyspace(bucket: S3Config, platform: S3Config, signals: str, prefix: str, slots: int) -> Keyspace:
+def _keyspace(bucket: S3Config, platform: S3Config, space: SourceKeyspace) -> Keyspace:
     objects, home = open_store(bucket), open_store(platform)
-    return Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
+    publisher = Publisher(objects, home, prefix=space.signals, slots=space.slots)
+    return Keyspace(publisher=publisher, prefix=space.prefix)
 
 
-_SHARED: Final[dict[object, tuple[ReconcilerService, set[tuple[str, str, int]]]]] = {}
+_SHARED: Final[dict[object, tuple[ReconcilerService, set[SourceKeyspace]]]] = {}
 _SHARING: Final = Lock()
 
 
@@ -384,8 +398,7 @@ def shared_reconciler(
     bucket: S3Config,
     platform: S3Config,
     *,
-    keyspaces: Iterable[tuple[str, str]],
-    slots: int = SLOT_COUNT,
+    keyspaces: Iterable[SourceKeyspace],
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> ReconcilerService:
@@ -400,10 +413,10 @@ def shared_reconciler(
             queue = NotificationQueue(queue_records(platform, queue_prefix, table))
             _SHARED[place] = reconciler_over(queue, bucket, platform, keyspaces=()), set()
         reconciler, included = _SHARED[place]
-        for signals, prefix in keyspaces:
-            if (space := (signals, prefix, slots)) not in included:
+        for space in keyspaces:
+            if space not in included:
                 included.add(space)
-                reconciler.include(_keyspace(bucket, platform, *space))
+                reconciler.include(_keyspace(bucket, platform, space))
     return reconciler
 
 

@@ -6,7 +6,7 @@ is at fault, else `UnavailableError` (`read_errors`).
 """
 
 from functools import lru_cache
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 import obstore
@@ -21,7 +21,7 @@ from s3notify_platform.kernel.limits import MAX_WHOLE_BYTES
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.obstore_answers import fits_obstore, meta_of
+from s3notify_platform.stores.obstore_answers import fits_obstore, is_unreadable, meta_of
 from s3notify_platform.stores.open_store import open_reader, open_store
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ class RemoteBytes:
         self._prefix = prefix
         self._version = version
         self._clock = clock
+        self._in_ranges = fits_obstore(version.key)
         self._whole: bytes | None = None
-        self._lock = Lock()
+        self._lock = RLock()
         self.gets = 0
         """Number of GETs sent so far."""
         self.meta: ObjectMeta | None = None
@@ -59,10 +60,11 @@ class RemoteBytes:
 
     def read(self, start: int, end: int) -> bytes:
         """See `ObjectBytes.read`."""
-        in_ranges = fits_obstore(self._version.key) and _reader(self._config) is not None
+        in_ranges = self._in_ranges and _reader(self._config) is not None
         if not in_ranges and self._version.size > MAX_WHOLE_BYTES:
             raise RefusedError(
-                f"larger than {MAX_WHOLE_BYTES} bytes; its key, or its kind of store, allows no read in parts"
+                f"larger than {MAX_WHOLE_BYTES} bytes; its key, its metadata that is not ASCII, or its kind of store, "
+                "allows no read in parts"
             )
         get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")
@@ -76,6 +78,9 @@ class RemoteBytes:
             except FileNotFoundError as error:
                 raise NotFoundError(f"{self._version.key}: gone") from error
             except Exception as error:  # noqa: BLE001 - obstore and its libraries raise many kinds
+                if in_ranges and is_unreadable(error):
+                    self._in_ranges = False
+                    return self.read(start, end)
                 failure = error
         if is_unforeseen(failure):
             raise failure
@@ -106,17 +111,18 @@ class RemoteBytes:
             self.gets += 1
 
     def _of_whole(self, start: int, end: int) -> bytes:
-        if self._whole is None:
-            self._count()
-            found = open_store(self._config).get(self._version.key, if_match=self._version.etag)
-            match found:
-                case None:
-                    raise NotFoundError(f"{self._version.key}: gone")
-                case Conflict() | NotModified():
-                    raise ConflictError(f"{self._version.key}: another version now")
-                case _:
-                    self._whole, self.meta = found.body, found.meta
-        return self._whole[start:end]
+        with self._lock:  # several threads read ahead, but only one of them fetches the object
+            if self._whole is None:
+                self._count()
+                found = open_store(self._config).get(self._version.key, if_match=self._version.etag)
+                match found:
+                    case None:
+                        raise NotFoundError(f"{self._version.key}: gone")
+                    case Conflict() | NotModified():
+                        raise ConflictError(f"{self._version.key}: another version now")
+                    case _:
+                        self._whole, self.meta = found.body, found.meta
+            return self._whole[start:end]
 
 
 @lru_cache(maxsize=8)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from s3notify_platform.kernel.clock import backoff_seconds
 from s3notify_platform.kernel.errors import FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Record
 from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,
@@ -89,6 +90,8 @@ class ShardConsumer:
         self._watched: dict[str, _Watch] = {}
         self._met: set[str] = set()
         self._cursor: Iterator[Entry] | None = None
+        self._waiting: dict[str, Record] = {}
+        """The records that `expire` scanned, until an entry is delivered."""
 
     @property
     def busy(self) -> bool:
@@ -132,11 +135,11 @@ class ShardConsumer:
         """Moves entries to the dead letters if their attempts or their time are used up. Returns their number.
 
         This method delivers no entry: it is for times when nothing can be delivered. Requests and errors are those of
-        `take`, but the call makes a scan of its own.
+        `take`, but the call makes a scan of its own, which reads only segments that changed since the last `expire`.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings
-        judged = [self._judged(entry, settings) for entry in self._scan()]
+        judged = [self._judged(entry, settings) for entry in self._scan(self._waiting)]
         claimed = self._claimed([entry for entry in judged if entry.reason])
         self._forget_segments()
         return len(claimed)
@@ -175,6 +178,8 @@ class ShardConsumer:
         """Returns the number of delivered entries that were removed, and the outcomes of the failed entries."""
         failed = [self._after(entry, failure) for failure in failures for entry in failure.entries]
         delivered, self._delivered = self._delivered, []
+        if delivered:
+            self._waiting.clear()
         for entry in failed:
             self._in_progress.pop(entry.id, None)
         self._queue.shards.count(failed, "failed")
@@ -223,9 +228,10 @@ class ShardConsumer:
 
     # Entries that are ready.
 
-    def _scan(self) -> Iterator[Entry]:
-        """The committed entries of the shard that are not in progress."""
-        for segment in self._queue.shards.scan(self._worker.topic(self.lease), self.lease.shard):
+    def _scan(self, known: dict[str, Record] | None = None) -> Iterator[Entry]:
+        """The committed entries of the shard that are not in progress. `known` as in `Shards.scan`."""
+        topic = self._worker.topic(self.lease)
+        for segment in self._queue.shards.scan(topic, self.lease.shard, known=known):
             self._segments[segment.place] = segment
             for entry in segment.entries:
                 self._met.add(entry.id)

@@ -20,11 +20,10 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Upload,
     depth_key,
     depth_partition,
-    queue_partition,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
 from s3notify_platform.protocols.notification_queue.rooms import SEALED, idle_ceiling
-from s3notify_platform.protocols.notification_queue.segments import Segment, decode_segment, shard_prefix
+from s3notify_platform.protocols.notification_queue.segments import Segment, shard_prefix
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
@@ -286,14 +285,8 @@ class Reconciler:
         return edited.result if edited is not None else ([], [])
 
     def _scan(self, topic: Topic, shard: int) -> _Pass:
-        seen = _Pass()
-        known = self._at(topic, shard)
-        before, known.records = known.records, {}
-        for record in self._queue.records.scan(
-            queue_partition(topic.name), prefix=shard_prefix(shard), known=before
-        ):
-            known.records[record.key] = record
-            segment = decode_segment(topic.name, record)
+        seen, known = _Pass(), self._at(topic, shard).records
+        for segment in self._queue.shards.scan_name(topic.name, shard_prefix(shard), known=known):
             if segment.place.epoch != topic.epoch:
                 seen.foreign.append(segment)
                 continue

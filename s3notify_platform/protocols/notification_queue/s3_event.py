@@ -247,7 +247,7 @@ def _event(
 
 def _iso(time_ms: int) -> str:
     moment = _EPOCH + timedelta(milliseconds=time_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 _STAMP = re.compile(r"[0-9A-Fa-f]{16}")
@@ -265,9 +265,11 @@ def _rising(sequencer: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """Unix milliseconds, for people; 0 if the time cannot be parsed."""
+    """Unix milliseconds, for people; 0 if the time cannot be parsed, or is beyond the years 1 to 9999 in UTC, so that
+    `_iso` can write each result.
+    """
     try:
         moment = datetime.fromisoformat(text)
-        return (moment - _EPOCH) // timedelta(milliseconds=1) if moment.tzinfo else 0
-    except ValueError:
+        return (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1) if moment.tzinfo else 0
+    except (ValueError, OverflowError):
         return 0

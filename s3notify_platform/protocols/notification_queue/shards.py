@@ -59,25 +59,44 @@ class Shards:
         self._parallelism = parallelism
 
     def scan(
-        self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
+        self,
+        topic: Topic,
+        shard: int,
+        *,
+        wanted: Callable[[str], bool] | None = None,
+        known: dict[str, Record] | None = None,
     ) -> Iterator[Segment]:
-        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan."""
-        return self._scan(topic, shard_prefix(shard), wanted)
+        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan. `known`
+        as in `scan_name`.
+        """
+        found = self.scan_name(topic.name, shard_prefix(shard), wanted=wanted, known=known)
+        return (segment for segment in found if segment.place.epoch == topic.epoch)
 
     def scan_all(self, topic: Topic, *, wanted: Callable[[str], bool] | None = None) -> Iterator[Segment]:
         """The segments of all shards, one shard after the other, as in `scan`. One scan."""
-        return self._scan(topic, "", wanted)
+        found = self.scan_name(topic.name, wanted=wanted)
+        return (segment for segment in found if segment.place.epoch == topic.epoch)
 
     def scan_name(
-        self, topic: str, prefix: str = "", *, wanted: Callable[[str], bool] | None = None
+        self,
+        topic: str,
+        prefix: str = "",
+        *,
+        wanted: Callable[[str], bool] | None = None,
+        known: dict[str, Record] | None = None,
     ) -> Iterator[Segment]:
-        """The segments of all topics that ever had this name, so of all epochs. One scan."""
-        for record in self._records.scan(queue_partition(topic), prefix=prefix, wanted=wanted):
-            yield decode_segment(topic, record)
+        """The segments of all topics that ever had this name, so of all epochs. One scan.
 
-    def _scan(self, topic: Topic, prefix: str, wanted: Callable[[str], bool] | None) -> Iterator[Segment]:
-        found = self.scan_name(topic.name, prefix, wanted=wanted)
-        return (segment for segment in found if segment.place.epoch == topic.epoch)
+        `known`: the records of the caller's last scan, by key. This scan reads only changed records, if the queue is on
+        a bucket, and replaces `known` by its own records.
+        """
+        before = dict(known or {})
+        if known is not None:
+            known.clear()
+        for record in self._records.scan(queue_partition(topic), prefix=prefix, known=before, wanted=wanted):
+            if known is not None:
+                known[record.key] = record
+            yield decode_segment(topic, record)
 
     def create(self, segment: Segment) -> Segment | None:
         """Creates a segment; None if its key is taken. `UnknownOutcomeError`: the segment may exist, or may be created

@@ -150,7 +150,7 @@ class DynamoRecordStore:
                     raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which is not a counter")
                 return Conflict()
             case Unknown():
-                return self._counted(place, token) or outcome
+                return outcome if (count := self._counted(place, token)) is None else count
             case _ as unreachable:
                 assert_never(unreachable)
 

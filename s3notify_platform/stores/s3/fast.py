@@ -24,8 +24,8 @@ from s3notify_platform.kernel.ports import (
 )
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.delegating import DelegatingStore
-from s3notify_platform.stores.obstore_answers import fits_obstore, meta_of
-from s3notify_platform.stores.rules import check_key
+from s3notify_platform.stores.obstore_answers import NOT_METADATA, fits_obstore, meta_of
+from s3notify_platform.stores.rules import check_key, check_metadata
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.stores.sdk import count_repeated, count_request
@@ -154,10 +154,14 @@ class FastObjectStore(DelegatingStore):
             UnauthenticatedError,
         )
 
-        if not self._fits(key):
+        named = check_metadata(key, metadata)
+        # obstore would send metadata of these names as headers.
+        if not self._fits(key) or any(name.title() in NOT_METADATA for name in named):
             return self.store.put(key, body, precondition=precondition, metadata=metadata)
         mode: PutMode = "overwrite" if precondition is None else "create"
         if isinstance(precondition, IfMatch):
+            if not precondition.etag.isprintable():
+                return Conflict()  # no object has such an ETag, and obstore would panic
             mode = {"e_tag": precondition.etag}
         count_request("s3", "PutObject")
         try:
@@ -166,7 +170,7 @@ class FastObjectStore(DelegatingStore):
                 key,
                 body,
                 mode=mode,
-                attributes=dict(metadata or {}),
+                attributes=named,
                 use_multipart=False,
             )
         except PreconditionError:

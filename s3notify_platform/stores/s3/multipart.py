@@ -20,8 +20,8 @@ from s3notify_platform.kernel.ports import (
     Written,
 )
 from s3notify_platform.stores.faults import Fault, Verdict
-from s3notify_platform.stores.rules import check_key
-from s3notify_platform.stores.s3.requests import S3Requests, etag_of, metadata_of
+from s3notify_platform.stores.rules import check_key, check_metadata
+from s3notify_platform.stores.s3.requests import S3Requests, etag_of
 
 _CONTENT_HEADERS: Final = (
     "ContentType", "ContentEncoding", "ContentLanguage", "ContentDisposition", "CacheControl",
@@ -55,7 +55,7 @@ class S3Uploads(S3Requests):
             lambda: self.client.create_multipart_upload(
                 Bucket=self.config.bucket,
                 Key=check_key(key),
-                Metadata=metadata_of(key, metadata),
+                Metadata=check_metadata(key, metadata),
                 **headers,
             ),
             conditional=True,
@@ -173,6 +173,14 @@ def meta_of(key: str, answer: Any) -> ObjectMeta:
         etag=etag_of(answer),
         size=answer["ContentLength"],
         modified_ms=int(answer["LastModified"].timestamp() * 1000),
-        metadata=dict(answer.get("Metadata", {})),
+        metadata={name: _text(value) for name, value in answer.get("Metadata", {}).items()},
         version_id=answer.get("VersionId"),
     )
+
+
+def _text(header: str) -> str:
+    """Returns the text of a header that other programs wrote in UTF-8: the HTTP client reads headers as Latin-1."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header

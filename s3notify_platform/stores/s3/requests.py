@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from s3notify_platform.kernel.attempts import attempts as the_attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
-from s3notify_platform.kernel.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
+from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
 from s3notify_platform.stores.s3.list_pages import read_listing
@@ -120,14 +120,6 @@ def _with(headers: Mapping[str, str]) -> Callable[..., None]:
         params["headers"].update(headers)
 
     return add
-
-
-def metadata_of(key: str, metadata: Metadata) -> dict[str, str]:
-    """Metadata that can be sent with the object `key`; `UsageError` otherwise."""
-    found = dict(metadata or {})
-    if not "".join(found.values()).isascii():
-        raise UsageError(f"metadata of {key!r}: only ASCII can be stored")
-    return found
 
 
 def etag_of(answer: Any) -> ETag:

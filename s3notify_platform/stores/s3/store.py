@@ -35,10 +35,10 @@ from s3notify_platform.kernel.ports import (
     Written,
 )
 from s3notify_platform.stores.faults import Fault, Verdict
-from s3notify_platform.stores.rules import check_copy, check_key, check_page_limit
+from s3notify_platform.stores.rules import check_copy, check_key, check_metadata, check_page_limit
 from s3notify_platform.stores.s3.list_pages import PAGE
 from s3notify_platform.stores.s3.multipart import S3Uploads, meta_of
-from s3notify_platform.stores.s3.requests import etag_of, metadata_of
+from s3notify_platform.stores.s3.requests import etag_of
 from s3notify_platform.stores.sdk import answer_of
 
 
@@ -128,7 +128,7 @@ class S3ObjectStore(S3Uploads):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        arguments: dict[str, Any] = {"Metadata": metadata_of(key, metadata)}
+        arguments: dict[str, Any] = {"Metadata": check_metadata(key, metadata)}
         if self.config.kms_key_id is not None:
             arguments |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.config.kms_key_id}
         match precondition:
@@ -188,7 +188,7 @@ class S3ObjectStore(S3Uploads):
             # headers.
             arguments |= {
                 "MetadataDirective": "REPLACE",
-                "Metadata": metadata_of(target, {**kept, **(metadata or {})}),
+                "Metadata": check_metadata(target, {**kept, **(metadata or {})}),
                 **origin.headers,
             }
         copied: Any = self._send(

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.channels.registry import SERVICES, ServiceKind
-from s3notify_platform.channels.service import ServiceContext, ServiceSettings
+from s3notify_platform.channels.service import ServiceContext, ServiceSettings, SourceKeyspace
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import slot_of
@@ -50,7 +50,11 @@ def test_a_new_inlet_needs_only_a_file_and_an_item(toy, monkeypatch):
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1)
     queue.topics.create("orders", TopicSettings(bucket="b"))
     context = ServiceContext(
-        name="toy", queue=queue, platform=S3Config(bucket="p"), bucket="b", keyspaces=(("_s/", "raw/"),)
+        name="toy",
+        queue=queue,
+        platform=S3Config(bucket="p"),
+        bucket="b",
+        keyspaces=(SourceKeyspace(signals="_s/", prefix="raw/"),),
     )
     inlet = SERVICES["toy"].settings()(queue_name="changes").build(context)
     stop = Stop()

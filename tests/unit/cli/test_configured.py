@@ -12,14 +12,18 @@ from click.testing import CliRunner, Result
 from dagster import DagsterInstance
 from dagster_aws.s3 import S3Resource
 
+from s3notify_platform.channels.publish.open_publisher import open_publisher
+from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import dagster_instance
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.settings import UNGROUPED
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -97,6 +101,56 @@ def test_a_command_on_a_source_needs_only_a_name(bucket: S3Config) -> None:
 
 
 @pytest.mark.server
+def test_doctor_and_explain_know_that_only_the_root_is_signalled(bucket: S3Config, tmp_path: Path) -> None:
+    """Otherwise `doctor` would advise to delete a topic in use, and `explain` would report that the slot's signal is
+    missing. No writer moves this signal.
+    """
+    file = tmp_path / "defs" / "orders" / "defs.yaml"
+    file.write_text(f"{file.read_text()}  signals: root\n")
+    (found,) = sources_of()
+    topic = TopicSettings(bucket=bucket.bucket, prefix="raw/orders/", slots=16, shards=1, signals="root")
+    found.source().location.queue().topics.create("orders", topic)
+    publisher = open_publisher(
+        "orders",
+        bucket=bucket.bucket,
+        slots=16,
+        endpoint_url=bucket.endpoint_url,
+        access_key_id_env="ORDERS_KEY",
+        secret_access_key_env="ORDERS_SECRET",
+    )
+    publisher.put("raw/orders/1.jsonl", b"{}\n")
+    examined = run("doctor", "orders")
+    assert examined.exit_code == 0, examined.output
+    answer = run("explain", "raw/orders/1.jsonl")
+    assert answer.stdout.startswith("waiting in the queue for "), answer.output
+    assert "signalled yet" not in answer.stdout
+    assert "never signalled" not in answer.stdout
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("command", [("remove", "orders", "--yes"), ("signal", "raw/orders/1")])
+def test_a_platform_prefix_on_the_command_line_has_signals_of_its_own(
+    bucket: S3Config, command: tuple[str, ...]
+) -> None:
+    """Otherwise a command for another environment would move or delete the signals of the environment in the YAML."""
+    store, dev = S3ObjectStore(bucket), "_s3notify/dev/orders/"
+    (found,) = sources_of()
+    for source in (found.source(), found.source(platform_prefix=dev)):
+        source.location.slot_signals().signal(["raw/orders/1"], queued=())
+
+    def signals(prefix: str) -> dict[str, str]:
+        return {meta.key: meta.etag for meta in list_all(store, f"{prefix}keyspace/")}
+
+    before, of_dev = signals("_s3notify/orders/"), signals(dev)
+    assert before
+    assert of_dev
+    ran = run(*command, "--platform-prefix", dev)
+    assert ran.exit_code == 0, ran.output
+    assert signals("_s3notify/orders/") == before
+    assert signals(dev) != of_dev
+
+
+@pytest.mark.server
 @pytest.mark.parametrize(
     "command",
     [
@@ -136,12 +190,13 @@ def test_a_key_identifies_one_of_several_sources(
     project("a", "bucket: b\nprefix: raw/a/")
     project("c", "bucket: b\nprefix: raw/c/")
     seen: list[Any] = []
+    build = SourcePlace.source
 
-    def locate(place: Any) -> None:
-        seen.append((place.name, place.bucket, place.settings["keyspace_prefix"]))
+    def locate(place: SourcePlace) -> None:
+        seen.append((place.name, place.bucket, build(place).location.keyspace_prefix))
         raise RuntimeError
 
-    monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.source", locate)
+    monkeypatch.setattr(SourcePlace, "source", locate)
     run("explain", "raw/c/1")
     run("quarantine", "show", "raw/a/1")
     run("quarantine", "list", "c", "--bucket", "other")

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli.main import main
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from tests.support.ingested import Place
+from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 
 READING: Mapping[tuple[str, ...], list[str]] = {
@@ -110,3 +113,30 @@ def _values(text: str) -> list[Any]:
         return [json.loads(text)]
     except ValueError:
         return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("command", [("rows", "orders"), ("changes", "orders", "--since", "0")], ids=" ".join)
+def test_numbers_that_json_lacks_are_texts(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Otherwise strict readers of JSON would refuse the line. Numbers in lists and structs are covered."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    place, kind = Place(ministack), pa.struct([("x", pa.float64()), ("y", pa.list_(pa.float32()))])
+    place.store.put("raw/a", b'{"a": {"x": NaN, "y": [Infinity, -Infinity, 1.5, null]}}\n')
+    Ingest(jobs=LocalJobs(source=place.source, kind=kind), source=place.source).run(
+        place.source.location.all_slots(), batch="1"
+    )
+    given = ["--bucket", place.store.config.bucket, "--endpoint-url", str(place.store.config.endpoint_url)]
+    ran = CliRunner().invoke(main, [*command, *given, "--slot-count", "4"])
+    assert ran.exit_code == 0, ran.output
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    (line,) = ran.stdout.splitlines()
+    found = json.loads(line, parse_constant=refuse)
+    assert found["a"] == {"x": "NaN", "y": ["Infinity", "-Infinity", 1.5, None]}
+    shown = CliRunner().invoke(main, [command[0], "--help"]).stdout
+    assert '"NaN", "Infinity" and "-Infinity"' in " ".join(shown.split())

@@ -195,3 +195,13 @@ def test_missing_credentials_of_the_yaml_are_named(yaml: Callable[[str], None], 
         f"'{ministack.endpoint_url}', access_key_id_env: NO_KEY, secret_access_key_env: NO_SECRET}}}}"
     )
     refused(run("status"), "no environment variable NO_KEY")
+
+
+def test_an_inlet_without_credentials_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the command would end with a traceback."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    queue = ["--queue-url", f"{NOWHERE}/events", "--region", "eu-central-1"]
+    refused(run("inlet", "sqs", *BUCKET, "--endpoint-url", NOWHERE, *queue), "no credentials for queue")

@@ -99,6 +99,39 @@ def test_lookups_of_variables_are_evaluated(monkeypatch):
     assert source.values["region"] == "eu-west-1"
 
 
+PLAIN_NAMES = (
+    "KMS_KEY_ID", "KMS_KEY", "LANDING_KMS_KEY_ARN", "KEY_FILE", "TLS_KEY_FILE", "KEYSPACE_PREFIX", "JSON_PATH",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_a_variable_may_have_the_name_of_a_setting_that_is_no_secret(monkeypatch, name):
+    """Otherwise all commands would refuse a YAML that Dagster accepts, because `kms_key_id` and `key_file` are
+    settings.
+    """
+    monkeypatch.setenv(name, "x")
+    write(f"{SOURCE}  s3: {{kms_key_id: '{{{{ env.{name} }}}}'}}\n")
+    (source,) = sources_of()
+    assert source.values["kms_key_id"] == "x"
+
+
+SECRETS = (
+    "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "ORDERS_KEY", "API_KEY_2", "API_KEY_ID", "KEY", "KMS_SECRET_KEY",
+    "MINIO_PASSWORD", "DB_PASSWD", "AWS_SESSION_TOKEN", "DATABRICKS_PAT", "PAT_OF_BOB", "credentials",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_variable_with_the_name_of_a_secret_is_refused(monkeypatch, name):
+    """Otherwise a command would print a secret, because settings are printed."""
+    monkeypatch.setenv(name, SECRET)
+    write(f"{SOURCE}  s3: {{kms_key_id: '{{{{ env.{name} }}}}'}}\n")
+    (source,) = sources_of()
+    with pytest.raises(UsageError, match=f"{name} is the name of a secret") as refusal:
+        _ = source.values
+    assert SECRET not in str(refusal.value)
+
+
 def test_the_value_of_an_unknown_key_is_not_evaluated():
     """If a key of `S3Resource` has a secret as its value, the error must name the key, and must not show the secret."""
     write(

@@ -219,6 +219,20 @@ def test_a_setting_has_the_same_effect_from_everywhere(without: tuple[str, ...],
             {"platform_prefix": "own"},
             "source 'orders': platform_prefix 'own': end it with '/'",
         ),
+        (
+            {"name": "queue"},
+            (
+                "source 'queue': platform_prefix '_s3notify/queue/' is in the queue '_s3notify/queue/', where every "
+                "publisher may write: use another name or platform_prefix"
+            ),
+        ),
+        (
+            {"name": "queue", "platform_prefix": "dev/queue/", "queue_prefix": "dev/queue/"},
+            (
+                "source 'queue': platform_prefix 'dev/queue/' is in the queue 'dev/queue/', where every publisher may "
+                "write: use another name or platform_prefix"
+            ),
+        ),
         ({"commit": "dynamodb"}, "source 'orders': commit: dynamodb needs a lease_table"),
         (
             {"commit": "dynamo:l:s"},

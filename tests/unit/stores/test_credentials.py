@@ -14,6 +14,7 @@ from s3notify_platform.kernel.limits import CREDENTIALS_SECONDS
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.support.clocks import HandClock
 
@@ -85,6 +86,26 @@ def test_incomplete_or_double_credentials_are_refused(given, message):
     """Otherwise requests would be signed with other keys than the user meant."""
     with pytest.raises(UsageError, match=message):
         S3Config(bucket="b", **given)
+
+
+@pytest.mark.parametrize("broken", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+@pytest.mark.parametrize("named", [True, False])
+def test_keys_with_a_line_break_are_reported(monkeypatch, broken, named):
+    """Otherwise the client would panic, and its error would end even a program that handles exceptions. Files that are
+    mounted as secrets often end with a line break.
+    """
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, f"{SECRET}\n" if name == broken else SECRET)
+    names = {
+        f"{field}_env": f"AWS_{field.upper()}"
+        for field in ("access_key_id", "secret_access_key", "session_token")
+    }
+    config = S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **(names if named else {}))
+    for use in (lambda: S3ObjectStore(config).get("k"), lambda: FastObjectStore(config).get("k")):
+        with pytest.raises(UsageError, match=r"bucket 'b'.* line break.*remove it") as refused:
+            use()
+        assert SECRET not in str(refused.value)
 
 
 def test_a_changed_profile_reaches_a_living_client(profile):

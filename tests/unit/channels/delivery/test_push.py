@@ -3,13 +3,16 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.http import HttpPush
-from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
+from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected, connect
+from s3notify_platform.protocols.notification_queue import Event
 from tests.support.endpoints import Receiver, hang, raw_endpoint, read_request
+from tests.support.outlets import SteppedDelivery
 from tests.support.pushing import LOOPBACK, entry, post, pusher
 from tests.support.waiting import until
 
@@ -94,6 +97,34 @@ def test_a_missing_endpoint_costs_no_attempt():
     assert not answer.reached
 
 
+@pytest.mark.parametrize("received", [True, False])
+def test_an_event_loses_an_attempt_if_its_endpoint_may_have_received_it_before_it_ended(received):
+    """Otherwise an event that ends its endpoint would be sent again for ever, or each restart of an endpoint would cost
+    attempts.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def end():
+            peer, _ = listener.accept()
+            with peer, listener:
+                read_request(peer)
+                peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                if received:
+                    read_request(peer)
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        with pusher(f"http://127.0.0.1:{listener.getsockname()[1]}/") as made:
+            assert made.post("t", [entry()]) == Delivered()
+            if not received:
+                thread.join()
+            answer = made.post("t", [entry()])
+        thread.join()
+    assert isinstance(answer, Down)
+    assert "ConnectionRefusedError" in answer.error
+    assert answer.reached == received
+
+
 def trickle(connection):
     read_request(connection)
     connection.sendall(b"HTTP/1.1 200 OK\r\n")
@@ -133,6 +164,18 @@ def test_the_deadline_covers_the_tls_handshake():
         assert time.monotonic() - started < 1.5
     assert isinstance(answer, Down)
     assert not answer.reached
+
+
+def test_requests_to_silent_kafka_brokers_end_at_their_own_deadline():
+    """Otherwise each request would wait for the timeouts of the requests before it: a turn would last for minutes."""
+    with raw_endpoint(hang) as port:
+        endpoint = Endpoint(url=f"kafka://127.0.0.1:{port}/t", timeout_seconds=1.0, concurrency=4)
+        made = connect(endpoint, replace(LOOPBACK, kafka_hosts=("127.0.0.1",)))
+        started = time.monotonic()
+        answers = made.post_many("t", [[entry(n)] for n in range(4)])
+        assert time.monotonic() - started < 2.5
+        made.close()
+    assert all(isinstance(answer, Down) and not answer.reached for answer in answers)
 
 
 @pytest.mark.parametrize(
@@ -247,3 +290,16 @@ def test_requests_in_flight_end_when_their_pusher_is_closed():
         assert not caller.is_alive()
         assert isinstance(answers[0], Down)
         assert isinstance(made.post_many("t", [[entry()]])[0], Down)
+
+
+def test_an_entry_that_cannot_be_written_as_a_message_does_no_harm_to_others(queue, caplog):
+    """Otherwise all entries of its turn would lose an attempt in each turn, and would become dead letters."""
+    never = 10**18
+    queue.push_many("t", [Event(key=f"k{n}", time_ms=never if n == 5 else 0) for n in range(20)])
+    with Receiver().serving() as server, pusher(server.url) as made:
+        SteppedDelivery(queue, made).step()
+        assert server.keys == {f"k{n}": 1 for n in range(20) if n != 5}
+    (left,) = queue.entries("t", range(1000))
+    assert (left.event.key, left.attempts) == ("k5", 1)
+    assert left.last_error.startswith("OverflowError: ")
+    assert len(caplog.records) == 1

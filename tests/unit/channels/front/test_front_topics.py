@@ -88,6 +88,33 @@ def test_numbers_survive_conversion_to_settings_and_back(
     assert settings_of({}) == TopicSettings(without_rules="none")
 
 
+def test_an_attribute_changes_only_the_setting_that_it_describes(front: Front) -> None:
+    """Otherwise a client that changes one attribute would reset what an operator has set, also values that no attribute
+    can express.
+    """
+    arn = front.client("sns").create_topic(Name="t", Attributes={"push-endpoint": URL})["TopicArn"]
+    endpoint = Endpoint(url=URL, batch_size=1, concurrency=1, timeout_seconds=60.0, format="cloudevents")
+    before = replace(
+        front.queue.topics.get("t").settings,
+        endpoint=endpoint.dumps(),
+        retry_seconds=0.4,
+        ttl_seconds=None,
+        max_attempts=5,
+    )
+    for name, value, expected in (
+        ("max_retries", "7", {"max_attempts": 7}),
+        ("OpaqueData", "x", {"endpoint": replace(endpoint, opaque_data="x").dumps()}),
+        ("cloudevents", "false", {"endpoint": replace(endpoint, format="s3").dumps()}),
+        ("cloudevents", "true", {"endpoint": replace(endpoint, format="cloudevents-binary").dumps()}),
+        ("retry_sleep_duration", "0", {"retry_seconds": 0.0}),
+        ("time_to_live", "None", {"ttl_seconds": TopicSettings().ttl_seconds}),
+        ("max_retries", "None", {"max_attempts": TopicSettings().max_attempts}),
+    ):
+        front.queue.topics.update("t", before)
+        front.client("sns").set_topic_attributes(TopicArn=arn, AttributeName=name, AttributeValue=value)
+        assert front.queue.topics.get("t").settings == replace(before, **expected)
+
+
 @pytest.mark.parametrize(
     ("attributes", "why"),
     [

@@ -8,9 +8,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from s3notify_platform.channels.inlets import http_inlet as inlet_module
 from s3notify_platform.channels.inlets.http_server import Limits
-from tests.support.http_inlet import HEAD, ask, ceph, connect, post, raw, running
+from tests.support.http_inlet import HEAD, QUICK, ask, ceph, connect, post, raw, running
 from tests.support.intake_site import Site
 
 PATIENT = Limits(connections=8, strangers=2, stranger_seconds=20, request_seconds=20)
@@ -40,6 +42,23 @@ def test_strangers_of_one_address_get_only_their_share():
             assert ask(friend, ceph("b"))[0] == 200
             with connect(receiver, source_address=("127.0.0.2", 0)) as other:
                 assert ask(other, ceph("c"))[0] == 200
+
+
+@pytest.mark.parametrize("request_line", ["GET /health HTTP/1.1", "POST / HTTP/1.1"])
+def test_requests_without_the_secret_do_not_keep_a_connection_open(request_line):
+    """Otherwise clients without the secret could hold all connections for ever, by requests for the health."""
+    with running(Site(), limits=QUICK) as receiver, held(receiver, 1) as (peer,):
+        began, answers = time.monotonic(), 0
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 5:
+                peer.sendall(f"{request_line}\r\nhost: a\r\n\r\n".encode())
+                if not peer.recv(4096):
+                    break
+                answers += 1
+        assert answers > 1
+        assert time.monotonic() - began < 3
+        with connect(receiver) as other:
+            assert ask(other, headers={}, method="GET", path="/health")[0] == 200
 
 
 def test_many_idle_connections_do_not_block_others():

@@ -269,6 +269,10 @@ def test_invalid_changes_are_refused_without_a_trace(world):
         publisher.publish([Put(key="a", body=b"1"), Put(key="x" * 1100, body=b"1")])
     assert [key for _, key, _ in world.announced()] == ["a"]
     assert world.queue.stats("t").counted == 1
+    with pytest.raises(UsageError, match="metadata of 'b'"):
+        publisher.publish([Put(key="b", body=b"1", metadata={"title": "a\nb"}), Put(key="c", body=b"1")])
+    assert [key for _, key, _ in world.announced()] == ["a", "c"]
+    assert world.reserved() == 0
     assert publisher.publish([]) == ()
 
 

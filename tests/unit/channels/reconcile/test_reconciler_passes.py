@@ -1,5 +1,6 @@
 """The reconciler's passes over a bucket's queue: changes of killed writers are signalled, once, at low cost."""
 
+import re
 from threading import Event as Flag
 from threading import Thread
 
@@ -7,7 +8,7 @@ import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService
-from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.errors import RefusedError, UsageError
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur
@@ -204,6 +205,35 @@ def test_a_corrupt_topic_does_not_block_others(world):
     world.objects.head = lambda _: (_ for _ in ()).throw(UsageError("no such bucket"))
     with pytest.raises(UsageError):
         reconciler.reconcile()
+
+
+def test_a_refused_head_does_not_block_others(world):
+    """The reconciler handles all topics of a bucket, but may have rights only below the prefix of its own source.
+    Otherwise one killed writer below another prefix would stop the work for all topics.
+    """
+    world.topic("a-foreign")
+    for topic, key in (("a-foreign", "theirs/1"), ("a-foreign", "theirs/2"), ("t", "a")):
+        world.queue.reserve(topic, Event(key=key, bucket="b"))
+    world.objects.put("a", b"1")
+    head = world.objects.head
+
+    def refusing(key):
+        if key.startswith("theirs/"):
+            raise RefusedError("bucket 'b' refused access (AccessDenied)")
+        return head(key)
+
+    world.objects.head = refusing
+    reconciler = world.reconciler()
+    reconciler.reconcile()
+    world.clock.now += STALE_SECONDS
+    for committed in (1, 0):
+        reconciled = reconciler.reconcile()
+        assert (reconciled.committed, reconciled.signalled, reconciled.waiting) == (committed, committed, 2)
+        (error,) = reconciled.errors
+        assert re.search("^a-foreign: .*AccessDenied.*s3:GetObject", error)
+        assert "theirs" not in error
+    world.objects.head = head
+    assert reconciler.reconcile().aborted == 2
 
 
 def test_a_deleted_topic_is_forgotten(world):

@@ -10,6 +10,9 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import unaddressable
 from s3notify_platform.protocols.notification_queue import Event, decode_events, encode_events
 
+TIMES = (-62_135_596_800_000, 253_402_300_799_999)
+"""The first millisecond of year 1, and the last one of year 9999."""
+
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
@@ -18,12 +21,12 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
     op=st.sampled_from(["put", "delete"]),
     size=st.none() | st.integers(0, 5 * 2**40),
     etag=st.none() | st.just("d41d8cd98f00b204e9800998ecf8427e"),
-    time_ms=st.integers(0, 4_000_000_000_000),
+    time_ms=st.sampled_from(TIMES) | st.integers(*TIMES),
     name=st.sampled_from(["Copy", "CompleteMultipartUpload", "DeleteMarkerCreated", "Of tomorrow"]),
     ids=st.tuples(KEYS | st.just(""), KEYS | st.just("")),
 )
 def test_events_survive_encoding_and_decoding(*, key, op, size, etag, time_ms, name, ids):
-    """Otherwise a consumer would get another key, ETag, size, name or id than the writer announced."""
+    """Otherwise a consumer would get another key, ETag, size, time, name or id than the writer announced."""
     size = size if op == "put" else None
     event = Event(
         key=key,
@@ -281,9 +284,12 @@ def test_only_the_event_of_a_key_that_is_not_utf8_is_refused():
     assert unaddressable(event.key) == "it is not UTF-8"
 
 
-def test_an_unreadable_time_becomes_zero():
-    """Otherwise a change would be lost because its time cannot be parsed, although only people need the time."""
-    body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", "yesterday")
+@pytest.mark.parametrize("time", ["yesterday", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
+def test_an_unreadable_time_becomes_zero(time):
+    """Otherwise a change would be lost because its time cannot be parsed, or cannot be written in UTC, although only
+    people need the time.
+    """
+    body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", time)
     assert decode_events(body).events[0].time_ms == 0
 
 

@@ -149,6 +149,19 @@ def test_nan_equals_nothing_and_fields_of_null_structs_are_null() -> None:
     assert evaluated("l is not null", rows) == [True, False, True]
 
 
+def test_dates_that_no_time_can_express_are_compared() -> None:
+    """Otherwise one row with such a date would stop each batch, or each update of the newest rows."""
+    last = 2**31 - 1
+    rows = pa.table(
+        {
+            "day": pa.array([last, -last, None], pa.date32()),
+            "at": pa.array([0, 0, 0], pa.timestamp("us", "UTC")),
+        }
+    )
+    assert evaluated("day > timestamp '2026-01-31 12:00:00'", rows) == [True, False, None]
+    assert evaluated("day < at", rows) == [False, True, None]
+
+
 @pytest.mark.parametrize(
     ("predicate", "said"),
     [

@@ -55,6 +55,17 @@ def test_keys_that_obstore_can_read_are_read_exactly(ministack):
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("header", ["title", "Content-Disposition", "Content-Type"])
+def test_an_object_whose_headers_are_not_ascii_is_read(seaweed, header):
+    """obstore cannot represent the answer, so boto3 must read the object. A title must not be garbled."""
+    config = seaweed.config(seaweed.make_bucket())
+    obstore.put(obstore_store(config), "a", b"1", attributes={header: "Zürich"}, use_multipart=False)
+    for store in (FastObjectStore(config), S3ObjectStore(config)):
+        assert store.get("a").body == store.get_range("a", 0, 1) == b"1"
+        assert store.head("a").metadata == ({"title": "Zürich"} if header == "title" else {})
+
+
+@pytest.mark.server
 def test_both_clients_use_boto3s_credentials(ministack, monkeypatch):
     """Otherwise boto3 and obstore could act as different users, or fail without naming the missing credentials."""
     bucket = ministack.make_bucket()
@@ -101,6 +112,12 @@ def test_a_missing_key_needs_one_request(ministack, key):
         assert len(proxy.requests) == 1
         with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
             FastObjectStore(replace(config, bucket="no-such-bucket")).get(key)
+
+
+def test_an_etag_that_no_object_can_have_is_a_conflict():
+    """Otherwise the client would panic, and its error would end even a program that handles exceptions."""
+    config = S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="a", secret_access_key="b")
+    assert FastObjectStore(config).put("a", b"1", precondition=IfMatch(etag="a\nb")) == Conflict()
 
 
 @pytest.mark.server

@@ -5,13 +5,17 @@ import pytest
 from s3notify_platform.kernel.errors import FencedError
 from s3notify_platform.protocols.notification_queue import (
     DeadLettered,
+    NotificationQueue,
     QuotaExceeded,
     TopicSettings,
     WillRetry,
 )
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.counted import CountedRecords
 from tests.support.faults import CrashedError, Fault, at
 from tests.unit.protocols.notification_queue.helpers import keys, over
-from tests.unit.protocols.notification_queue.owners.helpers import owner, push, succeed
+from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner, push, succeed
 
 
 def test_expire_makes_dead_letters_only_of_exhausted_entries(queue, clock):
@@ -35,6 +39,20 @@ def test_expire_makes_dead_letters_only_of_exhausted_entries(queue, clock):
     succeed(queue, clock)
     with pytest.raises(FencedError):
         consumer.expire()
+
+
+def test_expire_reads_each_segment_once_on_a_bucket(clock):
+    """Otherwise an outage of an endpoint would cost a read of each waiting segment every 30 s."""
+    objects = CountedRecords(MemoryObjectStore())
+    queue = NotificationQueue(ObjectRecordStore(objects, "q/", clock=clock), clock=clock)
+    queue.topics.create("t", PUSHED)
+    for key in "abcde":
+        push(queue, key)
+    _, consumer = owner(queue)
+    assert objects.cost(consumer.expire) == {"list": 1, "get": 5}
+    assert objects.cost(consumer.expire) == {"list": 1}
+    push(queue, "f")
+    assert objects.cost(consumer.expire) == {"list": 1, "get": 1}
 
 
 def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
