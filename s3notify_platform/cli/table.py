@@ -193,8 +193,8 @@ def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
     If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw the
-    rows of these objects. The bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for the
-    current version of the table.
+    rows of these objects. The bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for a
+    day, for slots that have not changed since.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

@@ -222,8 +222,9 @@ class _Round:
         state.result.took("plan", ingest.clock.monotonic() - started)
         state.planned_ms = ingest.clock.wall_ms()
         facts, known = base.snapshot.manifest.slot, base.snapshot.known
-        confirmed = known.confirmed if known is not None else -1
-        state.confirmed |= {slot for slot in found.slots if facts(slot).generation <= confirmed}
+        if known is not None:
+            now_ms = ingest.clock.wall_ms()
+            state.confirmed |= {s for s in found.slots if known.confirms(facts(s).generation, now_ms)}
         if reason := refuse_withdrawals(found, state.confirmed, ingest.source):
             ingest.progress(reason)
         result = state.result

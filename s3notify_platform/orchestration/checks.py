@@ -112,7 +112,8 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
         "requests": dg.MetadataValue.json(found.requests),
     }
     slots = compared.snapshot.manifest.slot
-    confirmed = {slot for slot in found.slots if slots(slot).generation <= opened.known.confirmed}
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    confirmed = {slot for slot in found.slots if opened.known.confirms(slots(slot).generation, now_ms)}
     if reason := refuse_withdrawals(found, confirmed, source):
         return _refused(source.name, reason, facts)
     pending = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())

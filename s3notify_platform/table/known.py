@@ -40,6 +40,9 @@ RESTARTS: Final = 2
 PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
 
+CONFIRMED_SECONDS: Final = 86_400.0
+"""The time for which a confirmation of withdrawals holds. Otherwise an old confirmation would allow a later loss."""
+
 LINEAGE_MAX: Final = 64
 """The largest number of versions whose manifest numbers a snapshot keeps. The newest versions are kept."""
 
@@ -94,9 +97,9 @@ class Known:
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
     bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: the
-    newest version when a person last confirmed withdrawals, or -1. A slot that has not changed since this version may
-    lose any number of objects. `rewriting`: `migrate` is removing the former table's objects. `held`: the command
-    (`s3notify {held}`) that rewrites the table while other writers wait, or "" if no writer waits.
+    newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `rewriting`:
+    `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table
+    while other writers wait, or "" if no writer waits.
     """
 
     table: str
@@ -107,6 +110,7 @@ class Known:
     sensor: str = ""
     former: tuple[str, ...] = ()
     confirmed: int = -1
+    confirmed_ms: int = 0
     rewriting: bool = False
     held: str = ""
 
@@ -124,6 +128,13 @@ class Known:
             return cls(**of | {"identity": identity, "former": tuple(of["former"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(f"{where}: not the record of a table ({body[:80]!r}): restore it") from error
+
+    def confirms(self, generation: int, now_ms: int) -> bool:
+        """Returns true if a slot that last changed in version `generation` may lose any number of objects.
+
+        A confirmation holds for `CONFIRMED_SECONDS`, for slots that have not changed since.
+        """
+        return generation <= self.confirmed and now_ms - self.confirmed_ms <= CONFIRMED_SECONDS * 1000
 
     def topic_user(self, slots: int) -> TopicUser:
         """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""

@@ -123,9 +123,14 @@ def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
 
 
 def confirm(reader: LogReader, table: OpenTable) -> int:
-    """Allows the next version to remove any number of objects. Returns the newest version. Cost: 1 read and 1 write."""
+    """Allows withdrawals of any number of objects (`Known.confirms`). Returns the newest version. Cost: 1 read and 1
+    write.
+    """
+    now_ms = reader.clock.wall_ms()
     known, _ = reader.known.change(
-        lambda now: replace(now, confirmed=now.version) if now and now.table == table.id else now
+        lambda now: (
+            replace(now, confirmed=now.version, confirmed_ms=now_ms) if now and now.table == table.id else now
+        )
     )
     return known.confirmed if known is not None else -1
 

@@ -45,6 +45,7 @@ from s3notify_platform.engine.batch.batches import (
 )
 from s3notify_platform.engine.batch.list_or_follow import decide
 from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
+from s3notify_platform.engine.values.slot_plan import TOO_MANY_MISSING
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import TagExists, TagNotFound
 from s3notify_platform.kernel.limits import MAX_REASON
@@ -314,7 +315,7 @@ class BatchPlanner:
                 if alive:
                     still_open.append(watched)
                     continue
-                failures = [run.failure for run in runs if run.failure]
+                failures = sorted(filter(None, (run.failure for run in runs)), key=_is_guarded, reverse=True)
                 reason = failures[0] if failures else "the batch's run ended before all slots were committed"
                 # If the chain was acked in the meantime, `fail` leaves it acked.
                 chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
@@ -370,18 +371,18 @@ class BatchPlanner:
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
     ) -> None:
         """Adds the uncommitted slots of a batch to `failing`: as two groups, or as one group if the batch compared all
-        slots.
+        slots, or if too many objects were missing.
         """
-        ordered, alone = sorted(missing), len(batch.slots) == 1
-        middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
+        ordered, alone, guarded = sorted(missing), len(batch.slots) == 1, _is_guarded(reason)
+        middle = 0 if EVERYTHING in batch.slots or guarded else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
                 # A batch of all slots does not count as an attempt of a slot, because such a batch cannot quarantine
                 # objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
-                # Only a slot that failed alone gets a growing backoff: most slots of a group are not at fault.
-                wait = self.settings.retry_seconds(attempts if alone else 1)
+                # Most slots of a group are not at fault, so the backoff grows only if no half of it may be tried.
+                wait = self.settings.retry_seconds(attempts if alone or guarded else 1)
                 failing[slot] = Failing(
                     attempts=attempts,
                     not_before_ms=now_ms + int((self.settings.parked_seconds if parked else wait) * 1000),
@@ -389,6 +390,10 @@ class BatchPlanner:
                     group=group[0],
                     parked=parked,
                 )
+
+
+def _is_guarded(reason: str) -> bool:
+    return TOO_MANY_MISSING in reason
 
 
 def _chain(batch: OpenBatch) -> Chain:

@@ -128,6 +128,12 @@ class Plan:
         self.failed[slot] = FailedSlot(slot=slot, error=error)
 
 
+TOO_MANY_MISSING: Final = "more objects are missing than the setting withdraw_share"
+"""The text in the reason of each slot that `refuse_withdrawals` fails. The slots of such a batch are retried together:
+in a smaller group, fewer than `WITHDRAWN_OBJECTS` objects could be missing, and their rows would leave the table.
+"""
+
+
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
     """Fails all slots with withdrawals, if a listing lacks too many of the objects that have a committed state. Slots
     in `confirmed` do not fail.
@@ -139,9 +145,9 @@ def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source)
     if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:
         return ""
     reason = (
-        f"a listing of {source.input.prefix!r} in bucket {source.input.bucket.bucket!r} lacks {gone} of {held} "
-        f"objects, more than the setting withdraw_share ({source.input.withdraw_share:g}) allows: restore them, or "
-        f"confirm that their rows may leave the table: {source.location.command('confirm')}"
+        f"{TOO_MANY_MISSING} ({source.input.withdraw_share:g}) allows: a listing of {source.input.prefix!r} in bucket "
+        f"{source.input.bucket.bucket!r} lacks {gone} of {held} objects: restore them, or confirm that their rows may "
+        f"leave the table: {source.location.command('confirm')}"
     )
     for slot in slots:
         found.refuse(slot, f"UsageError: {reason}")

@@ -11,6 +11,7 @@ import pytest
 
 from s3notify_platform.engine.driver import MAX_CONFLICTS
 from s3notify_platform.engine.loop import commit_round
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.source.location import CommitMode
@@ -259,6 +260,8 @@ def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Serv
         place.store.delete(f"raw/{number}")
     assert not any(each.ok for each in place.run("8").slots.values())
     assert confirm(place.source.table().reader, place.source.open_table()) > 0
+    late = replace(place.source.table().reader.known.read()[0], confirmed_ms=0)
+    assert not late.confirms(0, SYSTEM_CLOCK.wall_ms()), "a confirmation ends after a day"
     assert all(each.ok for each in place.run("9").slots.values())
     assert place.values() == Counter([119])
 

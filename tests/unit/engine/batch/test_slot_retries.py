@@ -1,5 +1,6 @@
 """Retries of failed slots: when they are requested again, and with which other slots."""
 
+from s3notify_platform.engine.values.slot_plan import TOO_MANY_MISSING
 from s3notify_platform.source.batch_settings import BatchSettings
 from tests.support.batches import World, last_attempt, settled
 
@@ -92,6 +93,26 @@ def test_each_of_several_poisonous_slots_is_alone_in_the_end() -> None:
     drive(world, poison, until=world.clock.now + 900)
     assert set(world.state.failing) == poison
     assert {item.group for item in world.state.failing.values()} == poison
+
+
+def test_slots_with_too_many_missing_objects_are_retried_together() -> None:
+    """In a smaller group, few objects could be missing. Then the limit would not hold, and their rows would leave the
+    table without a confirmation.
+    """
+    world = settled(backoff_seconds=1, backoff_ceiling_seconds=60)
+    world.publish(*range(20))
+    asked, until = [], world.clock.now + 1200
+    while world.clock.now < until:
+        world.tick()
+        for run in world.active():
+            asked.append(run.request.slots)
+            run.failure = f"UsageError: {TOO_MANY_MISSING} (0.5) allows: 70 of 120"
+            run.status = "failure"
+        world.clock.sleep(5)
+    assert set(asked) == {tuple(range(20))}
+    assert 15 < len(asked) < 40, "the backoff grows"
+    drive(world, set(), until=world.clock.now + 120)
+    assert world.state.failing == {}
 
 
 def test_failed_slots_take_turns_with_other_slots() -> None:
