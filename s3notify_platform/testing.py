@@ -31,6 +31,7 @@ from s3notify_platform.channels.publish.open_publisher import open_publisher
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.setting import named
 from s3notify_platform.local.attributes import imported
 from s3notify_platform.local.java import java_environment
@@ -74,16 +75,18 @@ class SourceInTest:
 
     def put(self, key: str, body: bytes | str) -> None:
         """Writes an object and announces it. Raises `AssertionError` if the key does not begin with the source's
-        prefix.
+        prefix, or if the change was refused, for example because too many changes wait.
         """
         assert key.startswith(self.source.input.prefix), (
             f"{key!r}: keys begin with {self.source.input.prefix!r}"
         )
-        self.publisher.put(key, body.encode() if isinstance(body, str) else body)
+        done = self.publisher.put(key, body.encode() if isinstance(body, str) else body)
+        assert isinstance(done, Written), f"{key!r}: {done}: call `commit` first"
 
     def delete(self, key: str) -> None:
-        """Deletes an object and announces the deletion."""
-        self.publisher.delete(key)
+        """Deletes an object and announces the deletion. Raises `AssertionError` if the change was refused."""
+        done = self.publisher.delete(key)
+        assert isinstance(done, Written), f"{key!r}: {done}: call `commit` first"
 
     def commit(self) -> None:
         """Commits all changes until now, and updates the tables of `latest` and `cluster_by`.
