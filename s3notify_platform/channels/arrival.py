@@ -9,7 +9,6 @@ removed before the object.
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
@@ -23,8 +22,6 @@ from s3notify_platform.stores.probe import PROBE
 ARRIVAL_POLL_SECONDS: Final = 0.25
 ARRIVAL_SECONDS: Final = 8.0
 ASK_SECONDS: Final = 2.0
-LOOKED_AT_MAX: Final = 10_000
-"""The search for the newest object reads at most this many listed objects."""
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05
@@ -102,12 +99,11 @@ def newest_arrival(
     root: bool,
     chosen: Iterable[ObjectMeta],
 ) -> Newest | None:
-    """The newest listed object and its delay; None if there is no object. The call writes nothing. Cost: 1 HEAD.
+    """The newest object and its delay; None if there is no object. The call writes nothing. Cost: 1 HEAD.
 
-    `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. The times of object and signal are both
-    by the store's clock.
+    `chosen`: all of the source's objects. The times of object and signal are both by the store's clock.
     """
-    newest = max(islice(chosen, LOOKED_AT_MAX), key=lambda meta: meta.modified_ms, default=None)
+    newest = max(chosen, key=lambda meta: meta.modified_ms, default=None)
     if newest is None:
         return None
     signal = root_key(keyspace_prefix) if root else signal_key(keyspace_prefix, slot_of(newest.key, slots))

@@ -1,6 +1,7 @@
 """`s3notify doctor NAME`: checks that the bucket's events arrive, and after how many seconds."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.cli.common import SourcePlace
@@ -18,6 +19,9 @@ PROBE_SECONDS: Final = 45.0
 
 SOON_SECONDS: Final = 300.0
 """If a signal moves more than this time after the write, a sweep probably moved it, not an event."""
+
+LOOKED_AT_MAX: Final = 10_000
+"""The newest object is looked for only below a prefix with at most this many objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +143,14 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
     from s3notify_platform.channels.arrival import newest_arrival
     from s3notify_platform.stores.open_store import open_store
 
-    bucket, location = open_store(source.input.bucket), source.location
-    listed = list_all(bucket, source.input.prefix)
+    location, prefix = source.location, source.input.prefix
+    listed = [*islice(list_all(open_store(source.input.bucket), prefix), LOOKED_AT_MAX + 1)]
+    if len(listed) > LOOKED_AT_MAX:  # the newest object may have the last key
+        return Events(
+            fine=True,
+            text=f"{parts}; {why}, and more than {LOOKED_AT_MAX:,} objects are below {prefix!r}, too many to look for "
+            "the newest one: write an object, and `s3notify explain KEY` shows whether it was announced",
+        )
     found = newest_arrival(
         open_store(location.platform),
         keyspace_prefix=location.keyspace_prefix,

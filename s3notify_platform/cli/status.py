@@ -49,8 +49,9 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     The columns are changes that wait, batches in flight, the last commit, rejected records, and failures. For one
     source, a slot map is shown. A cell's colour is the age of the slot's last commit, and the cell's height is the
     slot's number of rows. Rows of stale slots were made by other code than the YAML names now;
-    `s3notify backfill NAME --stale` reads them again. If DAGSTER_HOME names a Dagster instance, slots that the sensor
-    retries are shown too. Reads only. Exit code 1 if a source could not be read.
+    `s3notify backfill NAME --stale` reads them again. Slots that the sensor retries, and a pause, are known only if
+    DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only. Exit code 1 if a source could not be
+    read.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -118,10 +119,10 @@ class _Sensors:
 
         return sensor_state(self.instance, source.name, source.location.records())
 
-    def is_paused(self, source: "Source") -> bool:
-        """True if the source's sensor is turned off."""
+    def is_paused(self, source: "Source") -> bool | None:
+        """True if the source's sensor is turned off; None (unknown) without an instance that has the sensor."""
         if self.instance is None:
-            return False
+            return None
         from s3notify_platform.orchestration.pausing import is_paused
 
         return is_paused(self.instance, source.name)
@@ -139,6 +140,11 @@ def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
     yield table
     for one in found:
         yield from (Text(line) for line in _details(one, alone=len(found) == 1))
+    if unknown := [one.name for one in found if one.sensor_unknown]:
+        yield Text(
+            f"{', '.join(unknown)}: it is unknown which slots fail, and if the sensor is off: set DAGSTER_HOME to the "
+            "folder of the Dagster instance"
+        )
     own = {one.name for one in found}
     # Sources of one bucket share their queue.
     if others := {topic.topic: topic for one in found for topic in one.topics if topic.topic not in own}:
@@ -170,6 +176,7 @@ def _cells(one: "SourceStatus") -> Sequence[str]:
     ]
     failing = [f"{len(one.failures)} slots"] if one.failures else []
     failing += [f"{one.failing_objects} objects"] if one.failing_objects else []
+    failing += ["unknown"] if one.sensor_unknown else []
     last = f"{_age(one.last.age_seconds)} ago" if one.last else "never"
     if one.last and one.last.latency_seconds is not None:
         last += f", after {one.last.latency_seconds:.1f} s"

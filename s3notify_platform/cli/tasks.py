@@ -13,22 +13,20 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 
 
 def carry_out(task: "Task", *, dry_run: bool, as_json: bool, yes: bool = True) -> None:
-    """Run the task and print its report; with `dry_run`, only print its plan. Exit code 1 if work is left.
+    """Run the task and print its report; with `dry_run`, only print its plan. Exit code 1 if work is left, or if a part
+    of the plan could not be made.
 
     Without `yes`, a task that needs a confirmation prints its plan and asks, unless there is nothing to do. With
     `as_json`, plan and question go to stderr.
     """
-    if dry_run:
-        _show(task.plan(), dry_run=True, as_json=as_json)
-        return
-    if not yes and task.asks:
+    if not dry_run and not yes and task.asks:
         planned = task.plan()
         if not planned.nothing:
             for line in planned.lines:
                 say(line, err=as_json)
             click.confirm(printable(task.asks), abort=True, err=as_json)
-    done = task.run()
-    _show(done, dry_run=False, as_json=as_json)
+    done = task.plan() if dry_run else task.run()
+    _show(done, dry_run=dry_run, as_json=as_json)
     if done.left:
         raise click.exceptions.Exit(1)
 

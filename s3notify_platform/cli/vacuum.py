@@ -1,15 +1,15 @@
-"""`s3notify vacuum NAME`: deletes old versions of a table."""
+"""`s3notify vacuum NAME`: deletes old versions of the tables of a source."""
 
 import click
 
-from s3notify_platform.cli.as_of import as_of, asset_option
+from s3notify_platform.cli.as_of import asset_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 
-@command(short_help="Delete old versions of a table, and unused files.")
+@command(short_help="Delete old versions of tables, and unused files.")
 @source_options
 @asset_option
 @click.option(
@@ -23,7 +23,8 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 @dry_run_option
 @json_option
 def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool, as_json: bool) -> None:
-    """Delete versions of the table of source NAME that are older than --days, and files that no other version needs.
+    """Delete versions that are older than --days, and files that no other version needs: of source NAME's table, slot
+    assets, newest rows and clustered rows, or only of --asset.
 
     Deleted versions can no longer be read. A vacuum deletes a version only if an earlier vacuum has found the
     checkpoint after that version, so run this command regularly. Safe beside running batches. Do not vacuum the table
@@ -31,14 +32,17 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool,
 
     --dry-run prints each name on a line, then counts and bytes. A dry run writes and deletes only a probe object, which
     gives the store's time.
+
+    Exit code 1 if a table could not be vacuumed. The others are done nevertheless.
     """
+    from s3notify_platform.maintenance.erasure import slot_assets
     from s3notify_platform.maintenance.vacuuming import Vacuum
 
-    table = place.table(asset) if dry_run else place.committing_table(asset)
-    task = Vacuum(
-        committer=table.committer,
-        snapshot=as_of(table, None, None),
-        retention_seconds=days * 86_400,
-        track=track,
-    )
+    location, store, mode = place.committing()
+    if asset:
+        location.check_exists(asset)
+    commit = None if dry_run else location.settle_commit_mode(mode, store)
+    assets = [asset] if asset else [None, *slot_assets(location, store)]
+    tables = {each or place.name: location.table(each, store=store, commit=commit) for each in assets}
+    task = Vacuum(tables=tables, retention_seconds=days * 86_400, track=track)
     carry_out(task, dry_run=dry_run, as_json=as_json)

@@ -147,7 +147,9 @@ class SourceStatus:
     queue. `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
     `following`: derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's
     batches are known only with a Dagster instance. Without an instance, `failures` has only the failures in `s3notify
-    ingest`; without such failures, it is None (unknown). `paused`: True if the source's sensor is switched off.
+    ingest`; without such failures, it is None (unknown). `sensor`: the epoch of the sensor that last opened a batch, or
+    "" if no sensor has. `paused`: True if the source's sensor is switched off, or None without a Dagster instance that
+    has the sensor (unknown).
     """
 
     name: str
@@ -174,8 +176,16 @@ class SourceStatus:
     schema: SchemaStatus | None = None
     rewrites: RewriteStatus | None = None
     following: tuple[FollowingStatus, ...] = ()
-    paused: bool = False
+    sensor: str = ""
+    paused: bool | None = None
     map: SlotMap | None = field(default=None, repr=False)
+
+    @property
+    def sensor_unknown(self) -> bool:
+        """True if a sensor opens the source's batches, and it is unknown which slots fail in them, and if the sensor is
+        off.
+        """
+        return bool(self.sensor) and self.paused is None
 
     def document(self) -> dict[str, Any]:
         """Returns the JSON values of all fields except the map."""
@@ -194,7 +204,7 @@ class SourceLook:
         clock: Clock = SYSTEM_CLOCK,
         *,
         codes: Mapping[str, str] = MappingProxyType({}),
-        paused: Callable[[], bool] = lambda: False,
+        paused: Callable[[], bool | None] = lambda: None,
     ) -> None:
         """`codes`: the code versions of the source and of its slot assets, by name."""
         self.source = source
@@ -256,6 +266,7 @@ class SourceLook:
             schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
             rewrites=self._rewrites(reader, snapshot) if snapshot is not None and facts.slots else None,
             following=tuple(self._following(asset, snapshot, reader) for asset in self.source.kinds),
+            sensor=opened.known.sensor,
             paused=self._paused(),
             map=facts.map(
                 location.slots,

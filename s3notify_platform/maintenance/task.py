@@ -15,8 +15,8 @@ COLUMNS_SHOWN: Final = 20
 class Report:
     """The result of a plan or of a run.
 
-    `lines`: the text for people. `document`: the same content as JSON values. `left`: True if some work is left. A line
-    of the text says so. `nothing`: there was nothing to do.
+    `lines`: the text for people. `document`: the same content as JSON values. `left`: True if some work is left, or
+    could not be planned. A line of the text says so. `nothing`: there was nothing to do.
     """
 
     lines: tuple[str, ...]

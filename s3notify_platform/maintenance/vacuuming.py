@@ -24,24 +24,31 @@ Requests: 1 LIST for each 1000 objects of the table. If files must be removed: t
 kept version, and 1 DELETE for each removed object.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
-from s3notify_platform.kernel.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.kernel.errors import (
+    ConflictError,
+    CorruptError,
+    S3NotifyError,
+    UnavailableError,
+    UsageError,
+)
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
-from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, list_all
+from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Written, list_all
 from s3notify_platform.maintenance.task import Report
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.delta.actions import Add, LogVersion, Remove
 from s3notify_platform.table.delta.log_state import NO_VERSION
 from s3notify_platform.table.delta.vectors import file_of
 from s3notify_platform.table.known import PUT_BACK
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Proposal
-from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +133,9 @@ def vacuum(
     if not dry_run:
         _mark(reader, now_ms=now_ms, settled_ms=settled_ms)
         for meta in track(doomed, len(doomed), "removing objects"):
-            reader.store.delete(meta.key)
+            # In order, and none after a failure: the versions that are left must have no gap.
+            if not isinstance(outcome := reader.store.delete(meta.key), Written):
+                raise UnavailableError(f"{meta.key}: {outcome}: run vacuum again")
     removed = len(doomed) - cut
     return VacuumReport(
         versions_removed=cut,
@@ -253,10 +262,12 @@ def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuum:
-    """The task: one pass over a table as of its newest `snapshot`. See `vacuum`."""
+    """The task: one pass over each of these tables, given by name. See `vacuum`.
 
-    committer: Committer
-    snapshot: Snapshot
+    If the pass over a table fails, the report names the table and the reason, and the other tables are done.
+    """
+
+    tables: Mapping[str, LogTable]
     retention_seconds: float
     track: Track = untracked
     asks: ClassVar[str] = ""
@@ -270,17 +281,35 @@ class Vacuum:
         return self._report(dry_run=False)
 
     def _report(self, *, dry_run: bool) -> Report:
-        done = vacuum(
-            self.committer,
-            self.snapshot,
+        lines, reports, failed = list[str](), dict[str, VacuumReport](), dict[str, str]()
+        for name, table in self.tables.items():
+            try:
+                done = reports[name] = self._pass(table, dry_run=dry_run)
+            except S3NotifyError as error:
+                failed[name] = str(error)
+                lines.append(f"{name}: not vacuumed: {error}")
+            else:
+                lines += [*(done.names if dry_run else ()), _line(name, done, dry_run=dry_run)]
+        document = {"tables": {name: asdict(done) for name, done in reports.items()}, "failed": failed}
+        return Report(lines=tuple(lines), document=document, left=bool(failed))
+
+    def _pass(self, table: LogTable, *, dry_run: bool) -> VacuumReport:
+        found = table.newest()
+        if isinstance(found, Absent):
+            return VacuumReport()
+        return vacuum(
+            table.committer,
+            found,
             retention_seconds=self.retention_seconds,
-            clock=self.committer.clock,
+            clock=table.committer.clock,
             track=self.track,
             dry_run=dry_run,
         )
-        removed, kept = ("would remove", "would keep") if dry_run else ("removed", "kept")
-        line = (
-            f"{removed} {done.versions_removed} versions and {done.files_removed} other objects, "
-            f"{done.bytes_removed} bytes; {kept} {done.versions_kept} versions and {done.files_kept} files"
-        )
-        return Report(lines=(*(done.names if dry_run else ()), line), document=asdict(done))
+
+
+def _line(name: str, done: VacuumReport, *, dry_run: bool) -> str:
+    removed, kept = ("would remove", "would keep") if dry_run else ("removed", "kept")
+    return (
+        f"{name}: {removed} {done.versions_removed} versions and {done.files_removed} other objects, "
+        f"{done.bytes_removed} bytes; {kept} {done.versions_kept} versions and {done.files_kept} files"
+    )

@@ -24,9 +24,12 @@ times, `SWITCH_LOOK_SECONDS` apart.
 """
 
 
-def is_paused(instance: dg.DagsterInstance, source: str) -> bool:
-    """True if the sensor of a source is off in at least one code location. Cost: 1 read of the instance's sensors."""
-    return not all(state.is_running for state in _known(instance, source))
+def is_paused(instance: dg.DagsterInstance, source: str) -> bool | None:
+    """True if the sensor of a source is off in at least one code location; None if no daemon of this instance has seen
+    the sensor yet. Cost: 1 read of the instance's sensors.
+    """
+    found = _known(instance, source)
+    return not all(state.is_running for state in found) if found else None
 
 
 def seconds_since_tick(

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.channels import arrival
+from s3notify_platform.cli import arriving
 from s3notify_platform.cli.main import main
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.local.project import sources_of
@@ -194,6 +195,23 @@ def test_doctor_judges_by_the_newest_object(project: Project) -> None:
     assert listed.key == "raw/orders/1.jsonl"
 
 
+@pytest.mark.server
+def test_doctor_does_not_judge_by_a_part_of_the_objects(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `doctor` would take an old object for the newest one, and report a delay that no event had."""
+    monkeypatch.setattr(arriving, "LOOKED_AT_MAX", 1)
+    project.init("--yes")
+    (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
+    project.write(f"  hidden_files: read\n{line}\n")
+    for number in range(2):
+        project.client("s3").put_object(Bucket=project.bucket, Key=f"raw/orders/{number}", Body=b"{}\n")
+    answer = project.run("doctor", "orders")
+    assert "the newest object, " not in answer.output
+    assert "more than 1 objects are below 'raw/orders/'" in answer.output
+    assert "`s3notify explain KEY` shows whether it was announced" in answer.output
+
+
 class _Refusing(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -302,23 +320,40 @@ def test_templates_are_only_printed(project: Project) -> None:
     assert project.queues() == []
 
 
+@pytest.mark.parametrize(
+    ("attributes", "options", "region"),
+    [
+        ("s3: {region: eu-central-1}", (), "eu-central-1"),
+        ("s3: {region: eu-central-1}\n  dynamodb: {region: eu-west-1}", (), "eu-central-1"),
+        ("s3: {region: eu-central-1}", (), "us-east-1"),
+        ("dynamodb: {records_table: t}", ("--account", "999999999999"), "eu-central-1"),
+        ("s3: {region: cn-north-1}", (), "cn-north-1"),
+    ],
+    ids=["all in one region", "tables elsewhere", "queue elsewhere", "tables of another account", "China"],
+)
 def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes: str, options: tuple[str, ...], region: str
 ) -> None:
-    """The policy must have the queue's name and account, which come from the queue's URL."""
+    """Otherwise SQS would refuse the inlet. The queue's URL has its region, account and name, whatever the region of
+    the bucket or the place of the tables is.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     file = tmp_path / "defs" / "orders" / "defs.yaml"
     file.parent.mkdir(parents=True)
-    url = "https://sqs.eu-central-1.amazonaws.com/123456789012/s3notify-orders-d62fcd94"
+    china = region.startswith("cn-")
+    url = f"https://sqs.{region}.amazonaws.com{'.cn' * china}/123456789012/s3notify-orders-d62fcd94"
     file.write_text(
         "type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: orders\n  bucket: b\n  prefix: raw/\n"
-        f"  s3: {{region: eu-central-1}}\n  sqs: {{queue_url: '{url}'}}\n"
+        f"  {attributes}\n  sqs: {{queue_url: '{url}', region: {region}}}\n"
     )
-    ran = CliRunner().invoke(main, ["init", "orders", "--print", "iam", "--role", "inlet"])
+    ran = CliRunner().invoke(main, ["init", "orders", "--print", "iam", "--role", "inlet", *options])
     assert ran.exit_code == 0, ran.output
-    assert "arn:aws:sqs:eu-central-1:123456789012:s3notify-orders-d62fcd94" in ran.output
-    assert "sqs:ReceiveMessage" in ran.output
+    granted = {one["Resource"]: one["Action"] for one in json.loads(ran.stdout)["Statement"]}
+    queue = f"arn:aws{'-cn' * china}:sqs:{region}:123456789012:s3notify-orders-d62fcd94"
+    assert [arn for arn in granted if ":sqs:" in arn] == [queue]
+    assert "sqs:ReceiveMessage" in granted[queue]
+    assert all(":999999999999:" in arn for arn in granted if ":dynamodb:" in arn)
 
 
 def test_the_inlet_command_takes_settings_from_the_yaml(

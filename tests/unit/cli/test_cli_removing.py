@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import getsource, unwrap
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance import vacuuming
-from tests.support.ingested import Place
+from tests.support.ingested import Place, derive
 from tests.support.servers import S3Server
 
 pytestmark = pytest.mark.server
@@ -38,10 +40,25 @@ def run(place: Place) -> Run:
     return lambda *given, text=None: CliRunner().invoke(main, [*given, *options], input=text)
 
 
-def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run prints names, counts and bytes, and deletes nothing. The next vacuum deletes exactly these objects."""
+def pass_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
     month_ms = 30 * 86_400_000
     monkeypatch.setattr(vacuuming, "store_now_ms", lambda *_: SYSTEM_CLOCK.wall_ms() + month_ms)
+
+
+def with_garbage(place: Place, *assets: str) -> dict[str, str]:
+    """Makes these slot assets. Returns the key of a file without use for each table of the source."""
+    for asset in assets:
+        derive(place.source, asset, pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
+    layouts = {asset or "orders": place.source.location.table_layout(asset) for asset in (None, *assets)}
+    garbage = {name: f"{layout.data}garbage.parquet" for name, layout in layouts.items()}
+    for key in garbage.values():
+        place.store.put(key, b"of a run that was killed")
+    return garbage
+
+
+def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run prints names, counts and bytes, and deletes nothing. The next vacuum deletes exactly these objects."""
+    pass_a_month(monkeypatch)
     table = place.source.table()
     table.committer.checkpoint(place.snapshot())
     assert run("vacuum", "orders").exit_code == 0, "the first pass records the checkpoint"
@@ -49,24 +66,76 @@ def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.Monk
     before = {key: len(key) for key in place.objects()}
     shown = run("vacuum", "orders", "--dry-run")
     assert shown.exit_code == 0, shown.output
-    found = json.loads(run("vacuum", "orders", "--dry-run", "--json").stdout)
+    planned = json.loads(run("vacuum", "orders", "--dry-run", "--json").stdout)
     assert place.objects().keys() == before.keys()
+    assert planned["dry_run"]
+    found = planned["tables"]["orders"]
     names = found["names"]
-    assert found["dry_run"]
     assert found["versions_removed"] > 0
     assert f"{table.layout.data}garbage.parquet" in names
     *lines, last = shown.stdout.splitlines()
     assert lines == names
     assert (
-        f"would remove {found['versions_removed']} versions and {found['files_removed']} other objects"
+        f"orders: would remove {found['versions_removed']} versions and {found['files_removed']} other objects"
         in last
     )
     assert f"{found['bytes_removed']} bytes" in last
     done = run("vacuum", "orders")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith(f"removed {found['versions_removed']} versions")
+    assert done.stdout.startswith(f"orders: removed {found['versions_removed']} versions")
     assert not {*names} & place.objects().keys()
     assert place.values() == {2: 1}
+
+
+def test_vacuum_removes_files_of_all_tables_of_the_source(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise old versions of derived tables would stay forever, because the daily vacuum is all that removes
+    versions. With --asset, only the table of this asset may change.
+    """
+    pass_a_month(monkeypatch)
+    garbage = with_garbage(place, "daily")
+    planned = json.loads(run("vacuum", "orders", "--dry-run", "--json").stdout)
+    assert {name: each["files_removed"] for name, each in planned["tables"].items()} == {
+        "orders": 1,
+        "daily": 1,
+    }
+    only = run("vacuum", "orders", "--asset", "daily")
+    assert (only.exit_code, garbage.keys() - kept(place, garbage)) == (0, {"daily"}), only.output
+    garbage = with_garbage(place, "daily")
+    done = run("vacuum", "orders")
+    assert (done.exit_code, kept(place, garbage)) == (0, set()), done.output
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["orders", "daily"]
+
+
+def test_vacuum_goes_on_after_a_table_that_it_cannot_vacuum(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one damaged slot asset would stop the vacuum of all tables, and nobody would learn it by the exit code
+    of a cron job.
+    """
+    pass_a_month(monkeypatch)
+    garbage = with_garbage(place, "daily", "totals")
+    place.store.delete(place.source.location.table_layout("daily").version(1))
+    for more in (["--dry-run"], []):
+        text = run("vacuum", "orders", *more)
+        assert text.exit_code == 1
+        assert "daily: not vacuumed: " in text.stdout
+        assert "--asset daily" in text.stdout
+    assert kept(place, garbage) == {"daily"}
+    found = run("vacuum", "orders", "--json")
+    document = json.loads(found.stdout)
+    assert (found.exit_code, {*document["tables"]}, {*document["failed"]}) == (
+        1,
+        {"orders", "totals"},
+        {"daily"},
+    )
+
+
+def kept(place: Place, garbage: Mapping[str, str]) -> set[str]:
+    """The tables whose file without use is still there."""
+    there = place.objects()
+    return {name for name, key in garbage.items() if key in there}
 
 
 TASKS: Mapping[str, tuple[str, ...]] = {

@@ -22,11 +22,12 @@ from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
-from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.source import location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.open_table import claim
 from s3notify_platform.table.pinned_schema import TableSchema, described
 from s3notify_platform.table.round import RoundChange, SlotRound
 from tests.support.ingested import derive
@@ -138,6 +139,35 @@ def test_a_second_look_shows_new_commits_and_failures(source: Source) -> None:
     ]
     assert second.map is not None
     assert second.map.states()[SLOT] == "failing"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("home", ["unset", "of another sensor"])
+def test_the_state_of_a_sensor_is_unknown_without_its_dagster_instance(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    """Otherwise a cron job without DAGSTER_HOME would report a source as healthy while its sensor is off, or while all
+    of its slots fail. A source of `s3notify ingest` has no sensor, so nothing of it is unknown.
+    """
+    if home != "unset":
+        (tmp_path / "dagster.yaml").touch()
+        monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    (found,) = json.loads(run("--json").stdout)
+    assert (found["sensor"], found["paused"]) == ("", None)
+    assert "unknown" not in run().stdout
+    claim(source.table().reader, source.open_table(), "epoch-1")
+    (found,) = json.loads(run("--json").stdout)
+    assert (found["sensor"], found["paused"], found["failures"]) == ("epoch-1", None, None)
+    shown = run(columns=200).stdout
+    (row,) = (line for line in shown.splitlines() if "0 of 16" in line)
+    assert "unknown" in row
+    assert shown.count("set DAGSTER_HOME to the folder of the Dagster instance") == 1
+    RescanBacklog(source.location.records()).note_failed(
+        {SLOT: Failed(attempts=1, not_before_ms=0, reason="no")}
+    )
+    shown = run(columns=200).stdout
+    assert "1 slots" in shown
+    assert "unknown" in shown, "the sensor may have further failing slots"
 
 
 @pytest.mark.server

@@ -6,7 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from s3notify_platform.kernel.errors import CorruptError, FencedError, NotFoundError, UsageError
+from s3notify_platform.kernel.errors import (
+    CorruptError,
+    FencedError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.vacuuming import FENCE, vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -16,6 +22,7 @@ from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.versions import history, snapshot_of, version_at
 from tests.support.clocks import HandClock
+from tests.support.faults import Fault, FaultyStore, at
 from tests.support.log_tables import LAYOUT, Counts, Table, beaten, counts_of, foreign, pack, versions
 
 RUN, RETENTION = 100.0, 1000.0
@@ -111,6 +118,21 @@ def test_log_is_cut_only_below_a_checkpoint_that_was_named_before_any_present_ru
     assert store.head(LAYOUT.checkpoint(numbers[0])), "the log begins with a checkpoint"
     assert table.counted() == {1: 2 * CHECKPOINT_EVERY + 1, 2: 1}
     assert packs(store) == {key for number in numbers for key in _files(snapshot_of(table.reader, number))}
+
+
+def test_a_delete_without_an_answer_leaves_no_gap_in_the_log(table, store, clock):
+    """Otherwise the check of the table would report missing versions."""
+    for _ in range(2 * CHECKPOINT_EVERY + 1):
+        commit(table, 1)
+    clock.sleep(RETENTION + 1)
+    cleaned(table)
+    clock.sleep(RUN + 1)
+    failing = FaultyStore(store, at("delete", Fault.LATE, key=LAYOUT.version(3)))
+    beside = Table(store=failing, clock=clock, more={"max_run_seconds": RUN})
+    with pytest.raises(UnavailableError, match="run vacuum again"):
+        cleaned(beside)
+    assert len(versions(store)) >= 2 * CHECKPOINT_EVERY + 2 - 4
+    assert cleaned(table).versions_removed >= CHECKPOINT_EVERY - 4
 
 
 def test_each_kept_version_is_readable(table, store, clock):

@@ -66,7 +66,8 @@ def test_pause_and_resume_switch_the_sensor_in_every_code_location(instance: dg.
         "source": "orders", "running": True, "changed": True,
     }  # fmt: skip
     assert running(instance)["orders_sensor"] == {True}
-    assert not is_paused(instance, "orders")
+    assert is_paused(instance, "orders") is False
+    assert is_paused(instance, "another") is None
 
 
 def test_a_switch_is_repeated_if_a_tick_undoes_it(
