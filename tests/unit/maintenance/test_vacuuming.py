@@ -129,7 +129,7 @@ def test_a_delete_without_an_answer_leaves_no_gap_in_the_log(table, store, clock
     clock.sleep(RUN + 1)
     failing = FaultyStore(store, at("delete", Fault.LATE, key=LAYOUT.version(3)))
     beside = Table(store=failing, clock=clock, more={"max_run_seconds": RUN})
-    with pytest.raises(UnavailableError, match="run vacuum again"):
+    with pytest.raises(UnavailableError, match=LAYOUT.version(3)):
         cleaned(beside)
     assert len(versions(store)) >= 2 * CHECKPOINT_EVERY + 2 - 4
     assert cleaned(table).versions_removed >= CHECKPOINT_EVERY - 4
