@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from s3notify_platform.stores.aws.bucket_notifications import BucketEvents
 
 SECRET_ENV: Final = "S3NOTIFY_RECEIVER_SECRET"  # noqa: S105 - the variable's name
-_URL_ON_AWS: Final = re.compile(r"https://sqs\.[a-z0-9.-]+/(\d{12})/([A-Za-z0-9_-]+)")
+_URL_ON_AWS: Final = re.compile(r"https://sqs\.([a-z0-9-]+)\.[a-z0-9.-]+/(\d{12})/([A-Za-z0-9_-]+)")
 
 
 def _of_events(flag: str, **more: Any) -> Option:
@@ -127,11 +127,11 @@ def inlet_of(name: str, service: str) -> Mapping[str, Any]:
     return (found.checked.get(service) if found else None) or {}
 
 
-def queue_on_aws(name: str | None) -> tuple[str | None, str | None]:
-    """Name and account of the queue in the source's YAML, if it is a queue of AWS."""
+def queue_on_aws(name: str | None) -> tuple[str, str, str] | None:
+    """Region, account and name of the queue in the source's YAML, if it is a queue of AWS."""
     url = str(inlet_of(name, "sqs").get("queue_url", "")) if name else ""
     found = _URL_ON_AWS.fullmatch(url)
-    return (found[2], found[1]) if found else (None, None)
+    return (found[1], found[2], found[3]) if found else None
 
 
 def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":

@@ -1,5 +1,6 @@
 """`s3notify init`: events of a bucket, DynamoDB tables, templates of both, and IAM policies."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
+_KEY_ARN = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")
 
 
 def _check_given(template: str | None, *, table: str | None, place: str | None) -> None:
@@ -209,13 +211,22 @@ def init(
             place = LocationSettings(name=str(name), **given_of(places, LocationSettings))
             places |= {"platform_prefix": place.platform_prefix, "keyspace_prefix": place.keyspace_prefix}
             tags = bool(places.pop("committed_tags"))
-            queue, owner = (event_queue, account) if event_queue else queue_on_aws(name)
+            queue = (region or default_region(), account, event_queue) if event_queue else queue_on_aws(name)
+            key = places["kms_key_id"]
+            if key and not _KEY_ARN.fullmatch(key):
+                say(
+                    f"the policies lack the KMS key {key!r}, because IAM needs its ARN: give the ARN as kms_key_id, "
+                    "or allow kms:Decrypt and kms:GenerateDataKey on this key",
+                    err=True,
+                )
+                key = None
             granted = provision.Places(
                 **{key: value for key, value in places.items() if key not in _OF_BUCKET},
-                account=account or owner,
-                event_queue=queue,
+                account=account or (queue and queue[1]),
+                event_queue=queue and provision.regional_arn("sqs", *queue),
                 tables=tables,
                 tags=tags,
+                kms_key=key,
             )
             policies = {str(one): provision.policy(one, granted) for one in provision.ROLES}
             print_json(policies[role] if role else policies)

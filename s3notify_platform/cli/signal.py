@@ -5,6 +5,7 @@ import click
 from s3notify_platform.cli.common import SourcePlace, key_with
 from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import say, shown
+from s3notify_platform.kernel.errors import RefusedError
 
 
 @command(short_help="Signal objects that another program wrote.")
@@ -14,8 +15,9 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     """Signal the objects KEY, which were written by a program that does not signal.
 
     Keys outside of the source's prefix are refused. A source that is not in the YAML is refused if it has neither a
-    table nor signals. Cost: 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root; 1 HEAD if there is no
-    table.
+    table nor signals. Prefix and number of slots come from the table's record. A writer may not read this record; for a
+    writer, they come from the YAML. Cost: 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root; 1 HEAD if
+    there is no table.
 
     \b
     s3notify signal raw/orders/2.jsonl
@@ -23,10 +25,14 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     """  # noqa: D301 - click's own mark
     from s3notify_platform.kernel.slots import slot_of
 
-    location = place.location()
-    identity = location.identity()
-    if identity is None and not configured() and not location.is_begun():
-        location.check_exists()
+    location, identity = place.location(), None
+    try:
+        identity = location.identity()
+        if identity is None and not configured() and not location.is_begun():
+            location.check_exists()
+    except RefusedError:
+        if not configured():
+            raise
     wanted = identity.prefix if identity else place.settings["prefix"]
     if outside := [key for key in keys if not key.startswith(wanted)]:
         raise click.UsageError(f"{shown(outside[0])}: source {place.name!r} reads keys below {wanted!r}")

@@ -12,7 +12,7 @@ from s3notify_platform.deploy.dynamo_tables import (
     examine_tables,
     terraform,
 )
-from s3notify_platform.deploy.role_policies import ROLES, Places, Role, policy
+from s3notify_platform.deploy.role_policies import ROLES, Places, Role, policy, regional_arn
 
 __all__ = [
     "ROLES",
@@ -24,5 +24,6 @@ __all__ = [
     "create_tables",
     "examine_tables",
     "policy",
+    "regional_arn",
     "terraform",
 ]

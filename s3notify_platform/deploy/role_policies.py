@@ -2,8 +2,9 @@
 tables that the code uses.
 
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
-`s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. Objects or queues that are encrypted
-with a customer's KMS key also need permissions on that key. The event queue's own policy is made by `deploy.events`.
+`s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. The KMS key that a source names is
+granted; other keys, of the source's objects or of queues, need permissions of their own. Sources may share a records
+table: each role gets only the partitions that it uses. The event queue's own policy is made by `deploy.events`.
 """
 
 import re
@@ -46,8 +47,15 @@ KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
 objects.
 """
 
-VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
-"""Keys below a source's platform prefix that Delta engines read. Files that these engines write begin with `part-`."""
+VIEWED: Final = (
+    "table/_delta_log/",
+    "table/_symlink_format_manifest/",
+    "table/_s3notify/vector/",
+    "table/data/",
+    "table/part-",
+    "derived/",
+)
+"""Keys below a source's platform prefix that other engines read. Files that Delta engines write begin with `part-`."""
 
 CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
 """Actions that change objects; a Deny names these actions."""
@@ -57,7 +65,7 @@ SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibilit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The places that one source's policies cover. `account`: 12 digits, needed with tables or an event queue."""
+    """The places that one source's policies cover. `account`: the account of the tables, needed if there are any."""
 
     bucket: str
     prefix: str
@@ -70,21 +78,27 @@ class Places:
     known_bucket: str | None = None
     """Bucket of the records of the source's tables, if it is not the platform's bucket."""
     event_queue: str | None = None
-    """Name of the SQS queue that receives the bucket's events, if there is one."""
+    """ARN of the SQS queue that receives the bucket's events, if there is one."""
     tags: bool = False
     """True if committed objects are tagged."""
+    kms_key: str | None = None
+    """ARN of the KMS key of the objects that the platform writes, if the source names a key."""
 
     def __post_init__(self) -> None:
-        named = self.tables.records or self.tables.leases or self.event_queue
-        if named and not re.fullmatch(r"\d{12}", self.account or ""):
-            raise UsageError(
-                f"a policy for tables or queues names their account: give its 12 digits, not {self.account!r}"
-            )
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
             if {"*", "?", "$"} & {*prefix}:
                 raise UsageError(
                     f"prefix {prefix!r}: * ? and $ have a special meaning in a policy: use another prefix"
                 )
+
+
+def regional_arn(service: str, region: str, account: str | None, name: str) -> str:
+    """The ARN of a table or queue. `UsageError` unless the account has 12 digits. Pure."""
+    if not re.fullmatch(r"\d{12}", account or ""):
+        raise UsageError(
+            f"a policy for tables or queues names their account: give its 12 digits, not {account!r}"
+        )
+    return f"arn:{aws_partition(region)}:{service}:{region}:{account}:{name}"
 
 
 def policy(role: Role, places: Places) -> Json:
@@ -95,24 +109,30 @@ def policy(role: Role, places: Places) -> Json:
     the platform's objects, the policy also denies writers to read these objects.
     """
     statements: list[Json] = [
-        {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
-        for resource, actions in _grants(role, places).items()
+        {"Effect": "Allow", "Action": sorted(actions), "Resource": resource, **_condition(partitions)}
+        for (resource, partitions), actions in _grants(role, places).items()
     ]
     if role in ("writer", "publisher"):
         statements += _denials(role, places)
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-class _Grants(dict[str, set[str]]):
-    """Actions by resource."""
+def _condition(partitions: str) -> Json:
+    if not partitions:
+        return {}
+    return {"Condition": {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": [partitions]}}}
+
+
+class _Grants(dict[tuple[str, str], set[str]]):
+    """Actions by resource, and by the pattern of the partitions of a table that sources may share; "" without one."""
 
     def __init__(self, places: Places) -> None:
         super().__init__()
         self._places = places
         self._aws = aws_partition(places.tables.region)
 
-    def to(self, resource: str, *actions: str) -> None:
-        self.setdefault(resource, set()).update(actions)
+    def to(self, resource: str, *actions: str, partitions: str = "") -> None:
+        self.setdefault((resource, partitions), set()).update(actions)
 
     def objects(self, bucket: str, prefix: str, *actions: str) -> None:
         self.to(f"arn:{self._aws}:s3:::{bucket}/{prefix}*", *(f"s3:{action}" for action in actions))
@@ -126,17 +146,29 @@ class _Grants(dict[str, set[str]]):
         for prefix in prefixes:
             self.objects(bucket, prefix, "GetObject")
 
-    def table(self, name: str | None, *actions: str) -> None:
+    def table(self, name: str | None, *actions: str, partitions: str = "") -> None:
         if name:
-            self.to(
-                self._regional("dynamodb", f"table/{name}"), *(f"dynamodb:{action}" for action in actions)
-            )
+            region, account = self._places.tables.region, self._places.account
+            where = regional_arn("dynamodb", region, account, f"table/{name}")
+            self.to(where, *(f"dynamodb:{action}" for action in actions), partitions=partitions)
+
+    def records(self, place: str, *actions: str) -> None:
+        """Grant actions on the partitions of the records table that `stores.open_store.open_records` makes for this
+        place of the platform's bucket, if there is such a table.
+        """
+        partitions = f"{self._places.platform_bucket}/{place}"
+        self.table(self._places.tables.records, *actions, partitions=partitions)
+
+    def own_records(self, *actions: str) -> None:
+        """Grant actions on the source's chains, heartbeats and other records, if they are in a table."""
+        self.records(f"{self._places.platform_prefix}records/*", *actions)
 
     def queue(self) -> None:
         """Grant adding and removing entries of the notification queue."""
         places = self._places
         if places.tables.records:
-            self.table(places.tables.records, "GetItem", "PutItem", "DeleteItem", "Query", "UpdateItem")
+            actions = ("GetItem", "PutItem", "DeleteItem", "Query", "UpdateItem")
+            self.records(f"{places.queue_prefix}*", *actions)
         else:
             self.listing(places.platform_bucket)
             self.objects(
@@ -147,16 +179,18 @@ class _Grants(dict[str, set[str]]):
         """Grant reading of the queue's entries. The sweep finds missed changes, and must not count a change that still
         has an entry.
         """
-        if not self._places.tables.records:
+        if self._places.tables.records:
+            self.records(f"{self._places.queue_prefix}*", "GetItem", "Query")
+        else:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
     def known(self, *actions: str) -> None:
-        """Grant access to the records of the source's tables. If these records are in a DynamoDB table, this table has
-        all other records, too.
+        """Grant access to the records of the source's tables. In a DynamoDB table, the partition has the records of all
+        sources of the platform's bucket.
         """
         places = self._places
         if actions and places.tables.records:
-            self.table(places.tables.records, "GetItem")
+            self.records(KNOWN, *(action.replace("Object", "Item") for action in actions))
         elif actions:
             bucket = places.known_bucket or places.platform_bucket
             key = f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
@@ -173,18 +207,25 @@ class _Grants(dict[str, set[str]]):
             self.objects(self._places.bucket, self._places.prefix, *actions)
             self.to(f"arn:{self._aws}:s3:::{self._places.bucket}", "s3:GetBucketVersioning")
 
+    def key(self) -> None:
+        """Grant the use of the KMS key that the granted actions on objects need, if the source names a key. S3 also
+        decrypts to complete an upload of several parts.
+        """
+        if key := self._places.kms_key:
+            used = {action for actions in self.values() for action in actions}
+            if used & {"s3:GetObject", "s3:PutObject"}:
+                self.to(key, "kms:Decrypt")
+            if "s3:PutObject" in used:
+                self.to(key, "kms:GenerateDataKey")
+
     def events(self) -> None:
         """Grant receiving from the SQS queue of the bucket's events."""
         if self._places.event_queue:
-            where = self._regional("sqs", self._places.event_queue)
-            self.to(where, *(f"sqs:{action}" for action in SQS_ACTIONS))
-
-    def _regional(self, service: str, name: str) -> str:
-        return f"arn:{self._aws}:{service}:{self._places.tables.region}:{self._places.account}:{name}"
+            self.to(self._places.event_queue, *(f"sqs:{action}" for action in SQS_ACTIONS))
 
 
-def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
-    """Actions by resource."""
+def _grants(role: Role, places: Places) -> Mapping[tuple[str, str], set[str]]:
+    """Actions by resource and partitions."""
     bucket, platform = places.bucket, places.platform_bucket
     prefix, own, signals = places.prefix, places.platform_prefix, places.keyspace_prefix
     grants = _Grants(places)
@@ -193,7 +234,8 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         case "writer" | "publisher":
             grants.objects(bucket, prefix, "PutObject", "DeleteObject", "GetObject", "AbortMultipartUpload")
             grants.objects(platform, signals, "PutObject")
-            if places.tables.leases:
+            # Without this right, S3 answers 403 for a deleted object, so a publisher could not announce its deletion.
+            if places.tables.leases or role == "publisher":
                 grants.listing(bucket)
             grants.table(places.tables.leases, "GetItem", "PutItem")
             if role == "publisher":
@@ -210,7 +252,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             # The probe tests a multipart upload.
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
             grants.objects(platform, signals, "GetObject", "PutObject")
-            grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
+            grants.own_records("GetItem", "PutItem", "DeleteItem", "Query")
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.queue()
         case "reader" | "viewer":
@@ -221,7 +263,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.listing(platform)
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
             grants.objects(platform, signals, "PutObject")
-            grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
+            grants.own_records("GetItem", "PutItem", "DeleteItem", "Query")
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.reading_queue()
         case "inlet":
@@ -232,13 +274,14 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.queue()
         case _ as unreachable:
             assert_never(unreachable)
+    grants.key()
     if signals.startswith(own):
         # The signals are among the platform's objects. So an action that is granted on all these objects is not granted
         # again on the signals.
         platform_arn = f"arn:{aws_partition(places.tables.region)}:s3:::{platform}"
-        on_all = grants.get(f"{platform_arn}/{own}*", set())
-        grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
-    return {resource: actions for resource, actions in grants.items() if actions}
+        on_all = grants.get((f"{platform_arn}/{own}*", ""), set())
+        grants.get((f"{platform_arn}/{signals}*", ""), set()).difference_update(on_all)
+    return {where: actions for where, actions in grants.items() if actions}
 
 
 def _denials(role: Role, places: Places) -> Iterator[Json]:

@@ -25,11 +25,13 @@ Fault = Literal[
     "slow_down",
     "throttle",
     "transaction_conflict",
+    "denied",
 ]
 
 _DYNAMO = {
     "throttle": (400, "ThrottlingException"),
     "transaction_conflict": (400, "TransactionConflictException"),
+    "denied": (400, "AccessDeniedException"),
     "500": (500, "InternalServerError"),
     "503": (503, "ServiceUnavailable"),
 }

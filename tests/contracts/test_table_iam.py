@@ -86,6 +86,7 @@ def test_writer_and_viewer_roles_allow_exactly_what_is_needed(
             ("s3:GetObject", f"{own}derived/*"),
             ("s3:GetObject", f"{own}table/part-*"),
             ("s3:GetObject", f"{own}table/_s3notify/vector/*"),
+            ("s3:GetObject", f"{own}table/_symlink_format_manifest/*"),
         }
 
 

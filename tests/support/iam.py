@@ -12,7 +12,7 @@ from tests.contracts.fault_proxy import Answered
 ACCOUNT = "123456789012"
 
 Need = tuple[str, str]
-"""An action, and the ARN of its resource."""
+"""An action, and the ARN of its resource; after a table's ARN, '#' and the partition of the item."""
 
 
 def places_of(platform_bucket: str, **more: Any) -> Places:
@@ -36,8 +36,10 @@ def needs(requests: Iterable[Answered]) -> set[Need]:
 
 def _needs(request: Answered) -> list[Need]:
     if target := request.headers.get("x-amz-target"):
-        table = json.loads(request.body)["TableName"]
-        where = f"arn:aws:dynamodb:us-east-1:{ACCOUNT}:table/{table}"
+        body = json.loads(request.body)
+        item = body.get("Key") or body.get("Item") or {"partition": body["ExpressionAttributeValues"][":v"]}
+        (partition,) = (item[name]["S"] for name in ("partition", "path") if name in item)
+        where = f"arn:aws:dynamodb:us-east-1:{ACCOUNT}:table/{body['TableName']}#{partition}"
         return [(f"dynamodb:{target.rpartition('.')[2]}", where)]
     url = urlsplit(request.path)
     bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
@@ -98,8 +100,16 @@ def _pairs(policy, effect="Allow"):
         for statement in policy["Statement"]
         if statement["Effect"] == effect
         for action in statement["Action"]
-        for resource in _several(statement["Resource"])
+        for resource in _resources(statement)
     }
+
+
+def _resources(statement):
+    resources = _several(statement["Resource"])
+    if ":dynamodb:" not in resources[0]:
+        return resources
+    keys = statement.get("Condition", {}).get("ForAllValues:StringLike", {"dynamodb:LeadingKeys": ["*"]})
+    return [f"{table}#{pattern}" for table in resources for pattern in keys["dynamodb:LeadingKeys"]]
 
 
 def _several(found):

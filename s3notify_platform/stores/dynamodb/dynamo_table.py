@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, PartialCredenti
 
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
@@ -200,7 +200,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
     """The outcome of a failed request. A returned text means that the request was certainly not applied. `UsageError`
-    if no retry can help.
+    if no retry can help; `RefusedError` if DynamoDB refuses the request.
     """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise unusable(error, config) from None
@@ -222,6 +222,6 @@ def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
         raise UsageError(f"no {config.place}: create it with `s3notify init`, or correct its name") from None
     if status >= 500 or code == "TransactionInProgressException":
         return Unknown(cause=f"{status} {code}")
-    raise UsageError(
+    raise RefusedError(
         f"{config.place} refused the request: {code} {message} {sorted(reasons) or ''}".rstrip()
     ) from None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -16,6 +17,7 @@ from s3notify_platform.channels.publish.open_publisher import open_publisher
 from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import dagster_instance
 from s3notify_platform.cli.main import main
+from s3notify_platform.deploy import Tables, policy
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.setting import settings_of
@@ -27,6 +29,8 @@ from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.settings import UNGROUPED
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.iam import needs, places_of, refused
 from tests.support.servers import S3Server
 from tests.unit.source.test_settings import other
 
@@ -89,6 +93,32 @@ def test_a_command_on_an_object_needs_only_a_key(bucket: S3Config) -> None:
     assert store.head(f"_s3notify/orders/keyspace/{slot}") is not None
     answer = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
     assert answer["slot"] == slot
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("by_table", [False, True], ids=["bucket alone", "records table"])
+def test_a_writer_s_rights_suffice_for_signalling(
+    bucket: S3Config, ministack: S3Server, monkeypatch: pytest.MonkeyPatch, by_table: bool
+) -> None:
+    """Otherwise a program that may only write objects could not signal them: it may not read the table's record, which
+    has the prefix and the number of slots, too.
+    """
+    places = replace(places_of(bucket.bucket, tables=Tables()), bucket=bucket.bucket)
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        monkeypatch.setenv("WHERE", proxy.url)
+        proxy.forbidden.add("/_s3notify-known/orders")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        table = ["--records-table", "t", "--dynamodb-endpoint-url", proxy.url] if by_table else []
+        proxy.faults.append("denied")  # only DynamoDB refuses by this fault
+        ran = run("signal", "raw/orders/1.jsonl", *table)
+        assert ran.exit_code == 0, ran.output
+        proxy.faults.append("denied")
+        assert "reads keys below 'raw/orders/'" in run("signal", "raw/elsewhere", *table).stderr
+        assert proxy.requests.count("PUT") == 2
+        for role in ("writer", "publisher"):
+            assert refused(policy(role, places), needs(proxy.answered)) == set()
+    assert S3ObjectStore(bucket).head(f"_s3notify/orders/keyspace/{slot_of('raw/orders/1.jsonl', 16)}")
 
 
 @pytest.mark.server

@@ -1,6 +1,7 @@
 """Output of `s3notify init`: tables, templates, policies."""
 
 import json
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,7 @@ PLACES = Places(
     keyspace_prefix="_s3notify/orders/keyspace/",
     tables=TABLES,
     account="123456789012",
-    event_queue="events",
+    event_queue="arn:aws:sqs:eu-central-1:123456789012:events",
 )
 NAMED = ["--records-table", "records", "--lease-table", "leases"]
 
@@ -106,7 +107,7 @@ RESOURCES = {
     "reader": {"s3:::platform", f"{OURS}*", RECORDS},
     "viewer": {
         "s3:::platform", f"{OURS}table/_delta_log/*", f"{OURS}table/data/*", f"{OURS}table/part-*",
-        f"{OURS}table/_s3notify/vector/*", f"{OURS}derived/*",
+        f"{OURS}table/_s3notify/vector/*", f"{OURS}table/_symlink_format_manifest/*", f"{OURS}derived/*",
     },
     "sweep": {"s3:::landing", "s3:::platform", f"{OURS}*", LEASES, RECORDS},
     "inlet": {f"{OURS}keyspace/*", RECORDS, "sqs:eu-central-1:123456789012:events"},
@@ -126,7 +127,10 @@ def test_policies_name_exactly_the_needed_resources(role):
 
 def allowed(role, places):
     statements = policy(role, places)["Statement"]
-    return {s["Resource"]: s["Action"] for s in statements if s["Effect"] == "Allow"}
+    found = defaultdict(list)
+    for each in (each for each in statements if each["Effect"] == "Allow"):
+        found[each["Resource"]] += each["Action"]
+    return found
 
 
 def test_roles_of_the_queue_may_use_it_in_a_table_or_on_a_bucket():
@@ -237,6 +241,35 @@ def test_init_prints_policies():
         "arn:aws:s3:::landing/raw/*",
         "arn:aws:s3:::landing/_s3notify/orders/keyspace/*",
     }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_policies_allow_the_use_of_the_key_that_encrypts(role):
+    """Otherwise S3 would refuse each object, although the policy allows it. A reader must not encrypt."""
+    key = "arn:aws:kms:eu-central-1:123456789012:key/1a2b"
+    common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "--role", role, "orders"]
+    result = run(*common, "--kms-key-id", key)
+    assert result.stderr == ""
+    of_key = [each["Action"] for each in json.loads(result.stdout)["Statement"] if each["Resource"] == key]
+    encrypts = [] if role in ("reader", "viewer") else ["kms:GenerateDataKey"]
+    assert of_key == [["kms:Decrypt", *encrypts]]
+    assert "kms" not in run(*common).output
+
+
+def test_a_role_without_objects_needs_no_key():
+    """Otherwise an outlet whose queue is in DynamoDB could decrypt all objects."""
+    assert "kms" not in str(policy("outlet", replace(PLACES, kms_key="arn:aws:kms:eu-central-1:1:key/1a2b")))
+
+
+def test_a_key_without_an_arn_is_named():
+    """IAM accepts no alias. Otherwise the policy would lack the key without a word."""
+    common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "orders"]
+    for key in ("alias/platform", "arn:aws:kms:eu-central-1:123456789012:alias/platform", "1a2b"):
+        result = run(*common, "--kms-key-id", key)
+        assert result.exit_code == 0, result.output
+        assert "kms" not in result.stdout
+        assert repr(key) in result.stderr
+        assert "kms:GenerateDataKey" in result.stderr
 
 
 @pytest.mark.parametrize(

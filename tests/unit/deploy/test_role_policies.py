@@ -81,6 +81,7 @@ def objects(places):
         layout.file(layout.pack_path("x")),
         f"{layout.prefix}part-00000-x.snappy.parquet",
         f"{layout.vectors}x",
+        layout.symlinks,
     ):
         yield "delta", platform, key
     for key in (
@@ -151,14 +152,44 @@ def test_each_role_has_exactly_the_needed_permissions(role):
                 assert not allowed(granted, need), (role, need, places)
 
 
-def test_readers_of_a_table_may_read_its_record_in_dynamodb():
-    """Otherwise our own processes could not open the table. Other engines do not need the record."""
+IN_TABLE = {
+    "writer": {},
+    "publisher": {"queue": "GPDQU"},
+    "run": {"queue": "GPDQU", "chains": "GPDQ", "known": "GP"},
+    "reader": {"known": "G"},
+    "viewer": {},
+    "sweep": {"queue": "GQ", "chains": "GPDQ", "known": "GP"},
+    "inlet": {"queue": "GPDQU"},
+    "outlet": {"queue": "GPDQU"},
+}
+"""Expected actions by role and kind of partition, if sources share a records table."""
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_uses_only_its_own_partitions_of_a_shared_table(role):
+    """Otherwise a publisher or inlet could delete the records that protect tables from the loss of versions, or the
+    records of another source.
+    """
     for places in (each for each in layouts() if each.tables.records):
         table = f"arn:aws:dynamodb:{places.tables.region}:{places.account}:table/{places.tables.records}"
-        for role in ("run", "sweep", "reader"):
-            assert allowed(policy(role, places), ("dynamodb:GetItem", table)), role
-        assert not allowed(policy("reader", places), ("dynamodb:PutItem", table))
-        assert not allowed(policy("viewer", places), ("dynamodb:GetItem", table))
+        actions = {each[0]: f"dynamodb:{each}" for each in ("GetItem", "PutItem", "DeleteItem", "Query")}
+        actions["U"] = "dynamodb:UpdateItem"
+        bucket = places.platform_bucket
+        partitions = {
+            "queue": f"{bucket}/{places.queue_prefix}queue.orders",
+            "chains": f"{bucket}/{places.platform_prefix}records/heartbeats",
+            "known": f"{bucket}/{KNOWN}",
+            "another source's": f"{bucket}/_s3notify/clicks/records/heartbeats",
+            "another bucket's": f"{bucket}2/{places.queue_prefix}queue.orders",
+            "another bucket's known": f"{bucket}2/{KNOWN}",
+        }
+        for kind, partition in partitions.items():
+            found = {
+                letter
+                for letter, action in actions.items()
+                if allowed(policy(role, places), (action, f"{table}#{partition}"))
+            }
+            assert found == set(IN_TABLE[role].get(kind, "")), (kind, places)
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
