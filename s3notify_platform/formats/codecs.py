@@ -1,10 +1,11 @@
 """Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
 Guarantees. Memory is a few chunks, for any content, because data is decompressed only up to the next piece of
-`UNPACKED_BYTES`. zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Concatenated members
-are read one after the other, and zeros between members are skipped. A truncated or damaged stream returns everything
-before the damage, then raises `CorruptError` with the reason. If the encoding does not allow some bytes, only their
-record is damaged: such bytes become invalid UTF-8, which every format rejects.
+`UNPACKED_BYTES`. zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Time has a limit, too:
+an object is decompressed to at most `most_decoded` bytes. Concatenated members are read one after the other, and zeros
+between members are skipped. A stream that is truncated, damaged or too long returns everything before the damage or
+limit, then raises `CorruptError` with the reason. If the encoding does not allow some bytes, only their record is
+damaged: such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy, so these bytes show the
@@ -25,7 +26,12 @@ from typing import Any, Final, Literal, Protocol
 import cramjam
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
-from s3notify_platform.kernel.limits import MAX_SNAPPY_BLOCK_BYTES, MAX_ZSTD_WINDOW_LOG
+from s3notify_platform.kernel.limits import (
+    MAX_DECODED_BYTES,
+    MAX_DECODED_PER_BYTE,
+    MAX_SNAPPY_BLOCK_BYTES,
+    MAX_ZSTD_WINDOW_LOG,
+)
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -120,14 +126,20 @@ def _nearly(head: bytes, beginning: bytes) -> bool:
     return len(head) > 0 and differing <= (len(head) >= len(beginning))
 
 
-def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]:
-    """Yields the text of an object in UTF-8. `chunks` has all bytes of the object. A UTF-8 byte order mark stays in
-    place.
+def most_decoded(size: int) -> int:
+    """Returns the maximum decoded bytes of an object of `size` bytes: decompressed text, or rows. Pure."""
+    return max(MAX_DECODED_BYTES, size * MAX_DECODED_PER_BYTE)
 
-    Raises `CorruptError` after the last piece that could be decoded.
+
+def decoded(chunks: Iterable[bytes], key: str, encoding: str, size: int) -> Iterator[bytes]:
+    """Yields the text of an object in UTF-8. `chunks` has all bytes of the object, whose number is `size`. A UTF-8 byte
+    order mark stays in place.
+
+    Raises `CorruptError` after the last piece that could be decoded, or that `most_decoded` allows.
     """
     head, rest = peek(iter(chunks), HEAD_BYTES)
-    match compression_of(head, key):
+    compression = compression_of(head, key)
+    match compression:
         case "gzip":
             rest = _members(rest, "gzip", _Gzip)
         case "bz2":
@@ -140,6 +152,8 @@ def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]
             rest = _hadoop_blocks(rest)
         case None:
             pass
+    if compression:
+        rest = _bounded(rest, compression, most_decoded(size))
     head, rest = peek(rest, 4)
     found = _encoding_of(head, encoding)
     yield from rest if found is None else _transcoded(rest, found)
@@ -152,7 +166,7 @@ def decoded_whole(body: bytes, key: str, encoding: str, limit: int) -> bytes | N
     pieces: list[bytes] = []
     size = 0
     try:
-        for piece in decoded([body], key, encoding):
+        for piece in decoded([body], key, encoding, len(body)):
             pieces.append(piece)
             size += len(piece)
             if size > limit:
@@ -184,6 +198,18 @@ def peek(chunks: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
 
 
 # Compressions
+
+
+def _bounded(pieces: Iterator[bytes], name: str, most: int) -> Iterator[bytes]:
+    """Yields the first `most` bytes. Raises `CorruptError` if there are more."""
+    left = most
+    for piece in pieces:
+        if len(piece) > left:
+            if left:
+                yield piece[:left]
+            raise CorruptError(f"{name}: more than {most} bytes, decoded")
+        left -= len(piece)
+        yield piece
 
 
 class _Decompressor(Protocol):

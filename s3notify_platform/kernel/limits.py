@@ -109,7 +109,8 @@ MAX_AVRO_BLOCK_ROWS: Final = 1_000_000
 """Largest number of records of an Avro block. Each record becomes a Python value."""
 
 MAX_WHOLE_BYTES: Final = 512 << 20
-"""Largest size in bytes of an object whose key obstore cannot express. Such an object is read as a whole."""
+"""Largest size in bytes of an object whose key or headers obstore cannot represent. Such an object is read as a whole.
+"""
 
 MAX_TIME_PATTERN: Final = 200
 """Largest number of characters of a pattern of times."""
@@ -148,8 +149,9 @@ MAX_ROWS_PER_BYTE: Final = 100
 limited by this number. The limit is high, because constant columns need few bytes."""
 
 MAX_DECODED_BYTES: Final = 256 << 20
-"""Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object, unless `MAX_DECODED_PER_BYTE` allows
-more. Without the limit, 500 bytes could become gigabytes that repeat one value."""
+"""Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object, or of the text of a compressed object,
+unless `MAX_DECODED_PER_BYTE` allows more. Without the limit, 500 bytes could become gigabytes that repeat one value.
+"""
 
 MAX_DECODED_PER_BYTE: Final = 1000
 """Largest number of decoded bytes for each byte of an object. `MAX_DECODED_BYTES` are allowed for an object of any

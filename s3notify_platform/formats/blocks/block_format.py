@@ -6,15 +6,10 @@ from collections.abc import Generator, Iterator, Sequence
 import pyarrow as pa
 
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.codecs import most_decoded
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows
-from s3notify_platform.kernel.limits import MAX_DECODED_BYTES, MAX_DECODED_PER_BYTE
 from s3notify_platform.protocols.source_enumerator import Split
-
-
-def most_decoded(size: int) -> int:
-    """Returns the maximum bytes of decoded rows for an object of `size` bytes. Pure."""
-    return max(MAX_DECODED_BYTES, size * MAX_DECODED_PER_BYTE)
 
 
 def bytes_of(rows: pa.Table) -> int:

@@ -27,9 +27,10 @@ import pyarrow.orc as pa_orc
 
 from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.blocks.block_format import BlockFormat, most_decoded
+from s3notify_platform.formats.blocks.block_format import BlockFormat
 from s3notify_platform.formats.blocks.parquet import DECODED_BATCH_ROWS
 from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
+from s3notify_platform.formats.codecs import most_decoded
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
 from s3notify_platform.kernel.limits import (

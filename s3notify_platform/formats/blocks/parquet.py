@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.blocks.block_format import BlockFormat, bytes_of, most_decoded
+from s3notify_platform.formats.blocks.block_format import BlockFormat, bytes_of
 from s3notify_platform.formats.blocks.parquet_values import fit_rows
+from s3notify_platform.formats.codecs import most_decoded
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import (
     Parsed,

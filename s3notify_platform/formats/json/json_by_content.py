@@ -104,14 +104,14 @@ class JsonByContent(Format):
         Cost: 1 GET, and 1 more GET for each `FIRST_READ_BYTES` that decode to nothing.
         """
         raw = chunks(source, 0, source.size, chunk_bytes=FIRST_READ_BYTES, ahead=1)
-        text, _ = peek(decoded(raw, key, encoding), BEGINNING_BYTES)
+        text, _ = peek(decoded(raw, key, encoding, source.size), BEGINNING_BYTES)
         return self._document if _is_document(text) else self._lines
 
 
 def _beginning(body: bytes, key: str, encoding: str) -> bytes:
     if is_text(body[:HEAD_BYTES], key, encoding):
         return body[:BEGINNING_BYTES]
-    return peek(decoded([body], key, encoding), BEGINNING_BYTES)[0]
+    return peek(decoded([body], key, encoding, len(body)), BEGINNING_BYTES)[0]
 
 
 def _is_document(text: bytes) -> bool:

@@ -113,7 +113,7 @@ class JsonDocument(Format):
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`. Infers from the first `SAMPLE_RECORDS` records in the sample's bytes."""
         raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
-        text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
+        text, _ = peek(decoded(raw, key, encoding, source.size), HEAD_SAMPLE_BYTES)
         places = []
         try:
             for place in self._places(text):

@@ -143,7 +143,7 @@ class TextFormat(Format):
             yield from self._joined(header, [(number, text) for _, number, text in group], target)
         for number in streamed:
             key, body = objects[number]
-            for parsed in self._by_record(decoded([body], key, encoding), target):
+            for parsed in self._by_record(decoded([body], key, encoding, len(body)), target):
                 yield parsed.of(number)
 
     def _joined(self, header: bytes, texts: Sequence[tuple[int, bytes]], target: Target) -> Iterator[Parsed]:
@@ -172,7 +172,8 @@ class TextFormat(Format):
         key = split.version.key
         if split.by_record:
             raw = chunks(source, 0, source.size, chunk_bytes=limits.chunk_bytes)
-            return (yield from self._by_record(decoded(raw, key, encoding), target, split, limits))
+            text = decoded(raw, key, encoding, source.size)
+            return (yield from self._by_record(text, target, split, limits))
         place = max(split.start - 1, 0)
         text = chunks_on(source, place, min(split.end, source.size), chunk_bytes=limits.chunk_bytes)
         if split.start > 0:
@@ -182,7 +183,8 @@ class TextFormat(Format):
         if not is_text(head[:HEAD_BYTES], key, encoding):
             if split.start > 0:
                 return SplitEnd(status="by_record")
-            return (yield from self._by_record(decoded(text, key, encoding), target, split, limits))
+            text = decoded(text, key, encoding, source.size)
+            return (yield from self._by_record(text, target, split, limits))
         if split.start == 0:
             head, text = peek(text, self.header_bytes)
         opened = yield from self._opened(head, target, reject=split.start == 0)
@@ -293,7 +295,7 @@ class TextFormat(Format):
 def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:
     """Returns the first complete lines of a text, up to `HEAD_SAMPLE_BYTES`; empty if the first line is longer."""
     raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
-    text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
+    text, _ = peek(decoded(raw, key, encoding, source.size), HEAD_SAMPLE_BYTES)
     return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]
 
 

@@ -37,7 +37,7 @@ def chunked(body: bytes, size: int) -> Iterator[bytes]:
 def text_and_fault(body: bytes, key: str, size: int = 9, encoding: str = "utf-8") -> tuple[bytes, str]:
     found = b""
     try:
-        for piece in decoded(chunked(body, size), key, encoding):
+        for piece in decoded(chunked(body, size), key, encoding, len(body)):
             found += piece
     except CorruptError as error:
         return found, str(error)
@@ -105,7 +105,7 @@ def test_zeros_behind_the_last_member_are_padding(key: str) -> None:
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_a_decompression_bomb_is_read_in_pieces(key: str) -> None:
     """No piece exceeds the limit, and no more input is read before the caller has consumed the previous text."""
-    many = COMPRESS[key](bytes(300 << 20) if key != "k.bz2" else bytes(60 << 20))
+    many = COMPRESS[key](bytes(200 << 20) if key != "k.bz2" else bytes(60 << 20))
     read = 0
 
     def counted() -> Iterator[bytes]:
@@ -115,12 +115,12 @@ def test_a_decompression_bomb_is_read_in_pieces(key: str) -> None:
             yield chunk
 
     taken = 0
-    for piece in decoded(counted(), key, "utf-8"):
+    for piece in decoded(counted(), key, "utf-8", len(many)):
         assert 0 < len(piece) <= UNPACKED_BYTES
         taken += len(piece)
         if taken == len(piece):
             assert read <= 2
-    assert taken in (300 << 20, 60 << 20)
+    assert taken in (200 << 20, 60 << 20)
 
 
 def test_zstd_windows_have_a_limit() -> None:

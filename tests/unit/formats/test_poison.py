@@ -2,25 +2,28 @@
 
 import bz2
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.formats.base import Format, SplitEnd
+from s3notify_platform.formats.base import LIMITS, Format, SplitEnd
 from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
-from s3notify_platform.formats.registry import FORMATS, format_of
-from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DECODED_BYTES
+from s3notify_platform.formats.registry import FORMATS, fixed_schema, format_of
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DECODED_BYTES, MAX_DECODED_PER_BYTE
 from tests.support.avro import block, header, long
+from tests.support.compressions import COMPRESS
 from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
 from tests.support.poison.files import FILES, harmless_first, nulls, one_long_value, parquet
 from tests.support.poison.texts import TEXTS
-from tests.support.split_reading import Remote, version, whole_split
+from tests.support.split_reading import SCHEMAS, Remote, read, version, whole_split
 
 CORPUS = corpus(heavy=False)
 
@@ -116,6 +119,30 @@ def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool)
         assert sum(table[f"c{n}"].null_count for n in (7, 8, 9)) == 2 * rows
 
 
+@pytest.mark.parametrize("inferred", [False, True])
+def test_a_record_with_many_new_fields_among_many_empty_records_takes_little_memory(inferred: bool) -> None:
+    """Otherwise each empty record would get a value for each of the fields: gigabytes from a third of a megabyte."""
+    program = """
+import sys
+import pyarrow as pa
+from tests.support.poison import SCHEMA
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
+
+body, target = sys.stdin.buffer.read(), Target(schema=SCHEMA, inferred=len(sys.argv) > 1)
+parsed = [*FORMATS["jsonl"].parse([("k", body)], target)]
+print(sum(each.table.num_rows for each in parsed))
+print(sum(len(each.rejects) for each in parsed))
+print(pa.default_memory_pool().max_memory())
+"""
+    body = b"{}\n" * 30_000 + b"{" + b",".join(b'"k%d":1' % n for n in range(1900)) + b"}\n"
+    command = [sys.executable, "-c", program, *(["inferred"] if inferred else [])]
+    done = subprocess.run(command, check=True, capture_output=True, input=body, timeout=120)
+    rows, rejects, most = map(int, done.stdout.split())
+    assert (rows, rejects) == ((30_000, 1) if inferred else (30_001, 0))
+    assert most <= 32 * MAX_CELLS
+
+
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
 def test_bad_lines_that_are_read_as_documents_affect_no_other_object(name: str) -> None:
     """JSON documents are tested separately, since they have their own reader."""
@@ -201,6 +228,47 @@ def test_avro_rows_before_the_bound_are_kept() -> None:
     (reject,) = (reject for each in parsed for reject in each.rejects)
     assert reject.offset == len(begin) + given * len(one)
     assert reject.reason == f"avro: its rows from here on are more than {MAX_DECODED_BYTES} bytes, decoded"
+
+
+LINE = b'{"name":"' + b"x" * (1 << 20) + b'"}\n'
+KEPT = MAX_DECODED_BYTES // len(LINE)
+
+
+@pytest.mark.parametrize(("fmt", "key", "suffix"), [("jsonl", "k", "zst"), ("text", "k.bz2", "bz2")])
+def test_the_decoded_bytes_of_a_compressed_text_are_bounded(fmt: str, key: str, suffix: str) -> None:
+    """Otherwise an object of one megabyte could keep a task busy for hours, or become billions of rows."""
+    body = COMPRESS[f"k.{suffix}"](LINE * 10) * 30
+    assert len(body) < MAX_DECODED_BYTES // MAX_DECODED_PER_BYTE
+    target = Target(schema=fixed_schema(fmt) or SCHEMA)
+    parsed = [*FORMATS[fmt].parse([(key, body)], target)]
+    assert sum(each.table.num_rows for each in parsed) == KEPT
+    (reject,) = (reject for each in parsed for reject in each.rejects)
+    assert reject.offset == KEPT * len(LINE)
+    assert f": more than {MAX_DECODED_BYTES} bytes, decoded; the rest of the object" in reject.reason
+    assert reject.raw
+    assert LINE.startswith(reject.raw)
+
+
+def test_a_compressed_text_that_is_read_in_parts_has_the_bound_of_the_whole() -> None:
+    """Otherwise each part could decode as many bytes as a whole object may."""
+    body = COMPRESS["k.zst"](LINE * 10) * 30
+    first = replace(whole_split(version(body, "k.zst")), by_record=True, limit_bytes=150 << 20)
+    found, end = read(Remote(body), first, "text", SCHEMAS["text"], limits=LIMITS)
+    assert (len(found), end.reach_end) == (end.offset, False)
+    second = replace(first, start=end.offset)
+    found, end = read(Remote(body), second, "text", SCHEMAS["text"], limits=LIMITS)
+    assert (second.start + len(found), end.reach_end) == (KEPT + 1, True)
+    assert [place for place, *_ in found] == [n * len(LINE) for n in range(second.start, KEPT + 1)]
+
+
+def test_a_text_that_compresses_well_is_read_to_its_end() -> None:
+    """Otherwise large logs, of which many lines repeat, would lose their last lines."""
+    line = random.Random(1).randbytes(1000).hex().encode() + LINE
+    body = COMPRESS["k.zst"](line) * 300
+    assert MAX_DECODED_BYTES < len(line) * 300 < len(body) * MAX_DECODED_PER_BYTE
+    found = [*FORMATS["text"].parse([("k.zst", body)], Target(schema=SCHEMAS["text"]))]
+    assert [reject for each in found for reject in each.rejects] == []
+    assert sum(each.table.num_rows for each in found) == 300
 
 
 @pytest.mark.parametrize("name", HEAVY_FILES)
