@@ -45,7 +45,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
             "changed": dict(one.changed) if as_json else _short(one.changed),
             **({"rows": json.loads(one.schema.rows)} if as_json else {}),
         }
-        for one in schema_history(location.table(asset).reader, derived=asset is not None)
+        for one in schema_history(location.table(asset).reader, derived=location.is_derived(asset))
     ]
     print_found(found, as_json=as_json, nothing="no schema is pinned: nothing has been committed yet")
 
@@ -53,7 +53,11 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @schema.command("set", short_help="Change the types of columns.")
 @source_options
 @click.argument("columns")
-@asset_option
+@click.option(
+    "--asset",
+    help="The table of a slot asset, instead of the source's own. NAME_latest and NAME_clustered get their types from "
+    "the source's table.",
+)
 @click.option(
     "--of-transform",
     is_flag=True,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.parallel import Track, untracked
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
@@ -55,6 +56,7 @@ class SetTypes:
 
     def plan(self) -> Report:
         """See `Task`. Reads the columns of all rows, if it is not certain that each value can be converted."""
+        self._check_asset()
         store = open_store(self.location.platform)
         table = self.location.table(self.asset, store=store)
         base = self._newest(table)
@@ -67,6 +69,7 @@ class SetTypes:
 
     def run(self) -> Report:
         """See `Task`."""
+        self._check_asset()
         location = self.location
         store = open_store(location.platform)
         location.open_table(store)  # raises the errors that a run would raise
@@ -93,6 +96,13 @@ class SetTypes:
         became = done.snapshot.version if isinstance(done, Committed) else None
         return self._report(change, again, retried, (made.packs, 0), became=became, done=True)
 
+    def _check_asset(self) -> None:
+        if self.location.follows_whole(self.asset):
+            raise UsageError(
+                f"{self.asset} gets its types from the table of source {self.location.name!r}: leave out --asset to "
+                "change the types of that table; the next batch changes this one, too"
+            )
+
     @property
     def _wanted(self) -> Wanted:
         return Wanted(
@@ -117,7 +127,7 @@ class SetTypes:
         """Requests a new read of records that are in quarantine because of one of these columns."""
         if self.asset is not None:
             return Retried()
-        choice = Choice(columns=change.names)
+        choice = Choice(columns=tuple(change.names.values()))
         signals = self.location.slot_signals(store)
         return retry(table, self.location.all_slots(), signals, choice, dry_run=dry_run)
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import dagster as dg
 
-from s3notify_platform.kernel.errors import OUTAGES, ConflictError, S3NotifyError
+from s3notify_platform.kernel.errors import ConflictError
 from s3notify_platform.orchestration.changes_input import is_full
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.source.source import Source
+from s3notify_platform.spark.failures import failure_of
 from s3notify_platform.spark.following import follow
 from s3notify_platform.table.follow import FollowResult
 
@@ -71,15 +72,19 @@ def advance(
 ) -> str:
     """Updates a derived table and reports its asset. Returns the reason of a failure; "" for success.
 
-    `again` requests another batch. `again` is called only for failures that a retry may resolve.
+    No failure of the update raises an error, because the source's rows are already committed, and must still be
+    reported. `again` requests another batch. `again` is called only for failures that a retry may resolve.
     """
     try:
         done = follow(io.spark.spark_session, io.source, asset, batch=batch)
-    except (*OUTAGES, ConflictError) as error:
-        again()
-        return f"{asset} is behind: {error}"
-    except S3NotifyError as error:
-        return f"{asset} is behind: {error}"
+    except Exception as error:  # noqa: BLE001 - the docstring has the reason
+        failure = failure_of(error)
+        why = f"{asset} is behind: {failure.reason}"
+        if failure.trace:
+            context.log.warning("%s\n%s", why, failure.trace)
+        if failure.outage or isinstance(error, ConflictError):
+            again()
+        return why
     if done.changed:
         event = dg.AssetMaterialization(asset, metadata=_metadata(done))
         context.op_execution_context.log_event(event)

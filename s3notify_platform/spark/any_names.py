@@ -3,11 +3,14 @@
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from s3notify_platform.engine.values.row_schema import Batches
 
 
-def map_in_arrow(frame: DataFrame, function: Callable[[Batches], Batches], schema: str) -> DataFrame:
+def map_in_arrow(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: str | StructType
+) -> DataFrame:
     """Calls `DataFrame.mapInArrow` with safe column names.
 
     Spark's own method fails for some names, because it looks up columns by unquoted names.

@@ -51,7 +51,7 @@ from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog,
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
+from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, failure_of, in_halves
 from s3notify_platform.spark.following import follow
 from s3notify_platform.spark.ingest_steps import IngestSteps
 from s3notify_platform.spark.spark_jobs import spark_ingest
@@ -305,14 +305,18 @@ class ContinuousIngest:
             raise
 
     def advance(self, batch: str) -> None:
-        """Updates the source's derived tables. `behind` shows a failure; the next poll or batch tries again."""
+        """Updates the source's derived tables. `behind` shows a failure; a later poll or batch tries again.
+
+        No failure raises an error, because the source's rows are already committed.
+        """
         self.behind = ""
         for asset in self.source.kinds:
             try:
                 done = follow(self.spark, self.source, asset, batch=batch)
-            except S3NotifyError as error:
-                self.behind = f"{asset} is behind: {error}"
-                self.progress(self.behind)
+            except Exception as error:  # noqa: BLE001 - the docstring has the reason
+                failure = failure_of(error)
+                self.behind = f"{asset} is behind: {failure.reason}"
+                self.progress(f"{self.behind}\n{failure.trace}".rstrip())
                 continue
             self._counts["followed"] += done.changed
             if done.rebuilt:
@@ -359,6 +363,8 @@ class _Following:
         self._untagged = 0
         self._advanced = False
         """True if the derived tables were updated since the start."""
+        self._fails, self._advance_at = 0, 0.0
+        """The number of failed updates without a batch, and the time of the next such update."""
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
@@ -375,9 +381,8 @@ class _Following:
         if not self._waiting:
             if ingest.opened is None:  # an incomplete table is refused before any change
                 ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
-            if ingest.behind or not self._advanced:
-                ingest.advance("")
-                self._advanced = True
+            if not self._advanced or (ingest.behind and ingest.clock.monotonic() >= self._advance_at):
+                self._advance()
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
@@ -403,13 +408,28 @@ class _Following:
                 beside=beside,
                 segments=segments,
             )
-            if ingest.failing:
-                ingest.spark.range(1).count()  # raises an error if Spark itself has failed
+            self._check_spark()
             self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
             seen = Seen(state=watcher.state, table=table.id)
             self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
+
+    def _advance(self) -> None:
+        """Updates the derived tables. After a failure, the next update waits for the backoff of a failed slot, because
+        an update may read the whole table.
+        """
+        ingest = self._ingest
+        ingest.advance("")
+        self._advanced = True
+        self._fails = self._fails + 1 if ingest.behind else 0
+        self._advance_at = ingest.clock.monotonic() + ingest.settings.retry_seconds(self._fails)
+        self._check_spark()
+
+    def _check_spark(self) -> None:
+        """Raises an error if Spark itself has failed."""
+        if self._ingest.failing or self._ingest.behind:
+            self._ingest.spark.range(1).count()
 
     def _begun(self) -> Watcher:
         """Returns a watcher with the last state that any process has seen.

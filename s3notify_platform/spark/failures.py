@@ -3,14 +3,21 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.engine.values.task_rows import FailedSlot
-from s3notify_platform.engine.values.unforeseen import bounded, is_outage, speaks_of_outage, trace_of
+from s3notify_platform.engine.values.unforeseen import (
+    bounded,
+    described,
+    is_outage,
+    speaks_of_outage,
+    trace_of,
+)
 from s3notify_platform.kernel import errors
 from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError
 from s3notify_platform.kernel.slots import Slot
@@ -32,10 +39,33 @@ class TransformError(Exception):
 JOB_ERRORS: Final = (PySparkException, Py4JError, TransformError)
 """The exceptions that a failing job raises. A Py4JError is an exception of the JVM for which PySpark has no class."""
 
+_SPARKS_WORDS: Final = (
+    r"\A(?:\t(?:at |\.\.\.)[^\n]*\n|\s|:|Caused by:|Driver stacktrace:|\(?org\.apache\.spark\.[\w.$]+[:)]"
+    r"|An error occurred while calling [\w.]+|Exception thrown in awaitResult:"
+    r"|Job aborted due to stage failure:|Task \d+ in stage [\d.]+ failed \d+ times?[,:]"
+    r"|most recent failure: Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\n]*\):"
+    r"|\[PYTHON_EXCEPTION\]|An exception was thrown from the Python worker[.:]"
+    r"|Please see the stack trace below\.)*+"
+)
+"""Matches the fixed words with which Spark begins an error. All later text may have values of records, line ends too,
+and a record must not be able to pose as an outage.
+"""
+
 _OF_CLUSTER: Final = re.compile(
-    r"cancel|shut ?down|stopped SparkContext|FetchFailed|No space left|Py4JNetworkError", re.IGNORECASE
+    rf"{_SPARKS_WORDS}(?:java[\w.]+: )?(?:Job \d+ cancelled|\[SPARK_JOB_CANCELLED\]|\[OPERATION_CANCELED\]"
+    r"|FetchFailed\(|(?:Result|ShuffleMap)Stage \d+ \([^\n]*\) has failed the maximum allowable number"
+    r'|Cannot call methods on a stopped SparkContext|Cannot invoke "org\.apache\.spark\.scheduler'
+    r"|<_\w+ of RPC that terminated with:\s+status = StatusCode\.(?:CANCELLED|UNAVAILABLE)"
+    r"|No space left on device|/[^\n:(]* \(No space left on device\))"
 )
 """Matches errors that are independent of the rows that a job read."""
+
+_PYTHON: Final = re.compile(
+    rf"{_SPARKS_WORDS}Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*+([^\s:]+)(?:: ([^\n]*))?"
+)
+"""Matches the error of a Python worker: the full name of its class, and its message's first line. PySpark omits the
+causes of this error.
+"""
 
 
 def reason_of(error: Exception) -> str:
@@ -54,11 +84,28 @@ def own_error(error: Exception) -> S3NotifyError | None:
     """Returns the error of this package with which a task ended; None for other errors."""
     if isinstance(error, S3NotifyError):
         return error
-    found = re.findall(rf"^\s*{re.escape(errors.__name__)}\.(\w+): (.*)$", str(error), re.MULTILINE)
-    if not found:
+    if (found := _python(error)) is None:
         return None
-    own: S3NotifyError = getattr(errors, found[-1][0], S3NotifyError)(found[-1][1])
-    return own
+    module, _, name = found[1].rpartition(".")
+    kind = getattr(errors, name, None) if module == errors.__name__ else None
+    return kind(found[2] or "") if isinstance(kind, type) and issubclass(kind, S3NotifyError) else None
+
+
+def _python(error: Exception) -> re.Match[str] | None:
+    return _PYTHON.match(str(_of_spark(error)))
+
+
+def _of_spark(error: Exception) -> BaseException:
+    """Returns the job's error that a transform has caused by an action of its own, or else the error itself."""
+    cause = error.__cause__ if isinstance(error, TransformError) else None
+    return cause if isinstance(cause, JOB_ERRORS) else error
+
+
+def _is_of_cluster(error: Exception) -> bool:
+    if (python := _python(error)) is not None:
+        return (python[1], (python[2] or "")[:10]) == ("OSError", "[Errno 28]")
+    found = _of_spark(error)
+    return isinstance(found, Py4JNetworkError) or _OF_CLUSTER.match(str(found)) is not None
 
 
 def is_death(error: Exception) -> bool:
@@ -76,22 +123,39 @@ def task_of(error: Exception) -> int | None:
 
 
 def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
-    """Returns the failure of a slot of a failed job.
+    """Returns the failure of a slot of a failed job. See `failure_of`."""
+    found = failure_of(error)
+    return FailedSlot(slot=slot, error=found.reason, outage=found.outage, trace=found.trace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The reason of an error, whether the error is an outage, and its traceback ("" if the data is not at fault)."""
+
+    reason: str
+    outage: bool = False
+    trace: str = ""
+
+
+def failure_of(error: Exception) -> Failure:
+    """Describes an error of a job, or of the code around the job.
 
     The failure has a traceback only if the job's data may be at fault.
     """
-    own, cause = own_error(error), error.__cause__
+    own = own_error(error)
+    if own is None and not isinstance(error, JOB_ERRORS):
+        return Failure(reason=described(error), outage=is_outage(error), trace=trace_of(error))
     reason = f"the reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
-    if own is not None or (not is_death(error) and _OF_CLUSTER.search(str(error))):
-        return FailedSlot(slot=slot, error=reason, outage=isinstance(own, OUTAGES))
-    if isinstance(error, TransformError) and cause is not None:
-        return FailedSlot(slot=slot, error=reason, outage=is_outage(cause), trace=trace_of(cause))
+    if own is not None or (not is_death(error) and _is_of_cluster(error)):
+        return Failure(reason=reason, outage=isinstance(own, OUTAGES))
+    if isinstance(error, TransformError) and (cause := error.__cause__) is not None:
+        return Failure(reason=reason, outage=is_outage(cause), trace=trace_of(cause))
     # The traceback of a Python worker, without the lines of Java.
     text = re.search(
         r"^Traceback \(most recent.*?(?=^\s*at [\w.$]+\(|\Z)", str(error), re.MULTILINE | re.DOTALL
     )
-    outage = speaks_of_outage(reason.partition(":")[0])
-    return FailedSlot(slot=slot, error=reason, outage=outage, trace=bounded(text[0] if text else str(error)))
+    outage = (python := _python(error)) is not None and speaks_of_outage(python[1])
+    return Failure(reason=reason, outage=outage, trace=bounded(text[0] if text else str(error)))
 
 
 @contextmanager

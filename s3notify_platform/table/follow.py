@@ -24,7 +24,7 @@ Requests of a step with few changes:
     - the requests of the derived table's kind, and those of a commit
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -55,8 +55,10 @@ from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 FOLLOW_STEP_BYTES: Final = 256 << 20
-"""The limits of one step: the number of changed objects, and the number of bytes that these objects add. If a single
-version of the source exceeds a limit, the derived table is rebuilt.
+STEP_MEMORY_BYTES: Final = 2 << 30
+"""The limits of one step: the number of changed objects, the number of bytes that these objects add, and approximately
+the number of bytes of memory for the added rows, and for the rows that left. If a single version of the source exceeds
+a limit, the derived table is rebuilt.
 """
 
 CONFLICTS: Final = 6
@@ -69,6 +71,7 @@ class Step:
 
     After the change, the table has the rows of `target`, a snapshot of `source`. `columns`: the columns of `target`.
     `metadata`, `protocol`: the new values for the table, or None if they stay unchanged. `note`: data for the history.
+    `memory`: the number of bytes of memory that the added rows may take, and also the rows that left.
     """
 
     table: LogTable
@@ -80,6 +83,26 @@ class Step:
     protocol: actions.Protocol | None
     note: Mapping[str, Any]
     clock: Clock
+    memory: int = STEP_MEMORY_BYTES
+
+    def check(self, size: int) -> None:
+        """Raises `TooMuchError` if rows with this number of bytes in memory are too much for a step."""
+        if size > self.memory:
+            raise TooMuchError(f"the changes of one version take more than {self.memory} bytes of memory")
+
+    def within(
+        self, batches: Iterable[pa.RecordBatch], *, copies: int = 1, per_row: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the batches, until they are too much for a step: then raises `TooMuchError`.
+
+        `copies`: the number of times that the step will have these rows in memory. `per_row`: the number of bytes that
+        each row takes besides its Arrow values.
+        """
+        size = 0
+        for rows in batches:
+            size += copies * rows.nbytes + per_row * rows.num_rows
+            self.check(size)
+            yield rows
 
     @property
     def label(self) -> int:
@@ -124,7 +147,7 @@ class Kind(Protocol):
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
         """Returns the change for this feed, and the number of rows or keys that it changes.
 
-        `NoFeedError`: the table must be rebuilt.
+        `NoFeedError`: the table must be rebuilt. `TooMuchError`: a step with fewer versions may succeed.
         """
         ...
 
@@ -170,8 +193,8 @@ class Rebuilt:
         )
 
 
-class _TooMuchError(Exception):
-    """One version has more changes than fit into a step."""
+class TooMuchError(Exception):
+    """The changes do not fit into one step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,6 +228,7 @@ class FollowingTable:
     clock: Clock = SYSTEM_CLOCK
     step_objects: int = STEP_OBJECTS
     step_bytes: int = FOLLOW_STEP_BYTES
+    step_memory: int = STEP_MEMORY_BYTES
 
     def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
         """Advances the table to the newest version of its source. Calls may be repeated, and may run concurrently.
@@ -283,7 +307,7 @@ class FollowingTable:
         if not why:
             try:
                 return (*self._step(held, now, batch), "")
-            except (NotFoundError, NoFeedError, _TooMuchError) as error:
+            except (NotFoundError, NoFeedError, TooMuchError) as error:
                 why = str(error)
         step = Step(
             table=self.table,
@@ -307,6 +331,17 @@ class FollowingTable:
         follows = held.manifest.follows
         assert follows is not None, "a table that follows nothing is rebuilt"
         until = self._until(follows.version, now.version)
+        while True:
+            try:
+                return self._step_to(until, follows.version, held, now, batch)
+            except TooMuchError:
+                if until <= follows.version + 1:
+                    raise
+                until = (follows.version + until) // 2
+
+    def _step_to(
+        self, until: int, since: int, held: Snapshot, now: Snapshot, batch: str
+    ) -> tuple[Change, int]:
         target = now if until == now.version else snapshot_of(self.source.reader, until)
         columns = arrow_schema(target.metadata.schema)
         self.kind.check(columns)
@@ -323,8 +358,9 @@ class FollowingTable:
             protocol=protocol if grew else None,
             note={"batch": batch, "source": until},
             clock=self.clock,
+            memory=self.step_memory,
         )
-        return self.kind.changed(step, row_changes(self.source.reader, follows.version, until))
+        return self.kind.changed(step, row_changes(self.source.reader, since, until))
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
         """Returns the table's `metaData` and `protocol` for the schema that the snapshot `source` has."""
@@ -335,13 +371,13 @@ class FollowingTable:
         return replace(found, id=held.table, configuration=properties), protocol
 
     def _until(self, since: int, now: int) -> int:
-        """Returns the last version of the source whose changes the next step takes."""
+        """Returns the last version of the source whose changes the next step takes, by the sizes in the log."""
         objects, size, last = 0, 0, since
         for version, more_objects, more_bytes in sizes_of(self.source.reader, since, now):
             objects, size = objects + more_objects, size + more_bytes
             if objects > self.step_objects or size > self.step_bytes:
                 if last == since:
-                    raise _TooMuchError(
+                    raise TooMuchError(
                         f"one version has more changes than a step may take: {objects} objects, {size} bytes"
                     )
                 return last

@@ -32,6 +32,7 @@ Memory holds `PACKS_AT_ONCE` packs with their old and new bodies, a row group, a
 Cost: 1 GET for each live pack, 1 PUT for each new pack, and the requests of `StateReader.lookup` and of a commit.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -324,11 +325,12 @@ class Retype:
 class Conversion:
     """Converts rows to the next schema.
 
-    `kinds`: for each column, its old type, its new type, and the way of its conversion.
+    `kinds`: for each column, its old type, its new type, and the way of its conversion. `looked_at`: for each changed
+    column, its name in the objects.
     """
 
     kinds: Mapping[str, tuple[pa.DataType, pa.DataType, How]]
-    looked_at: frozenset[str]
+    looked_at: Mapping[str, str]
     read_again: bool
 
     @classmethod
@@ -339,12 +341,12 @@ class Conversion:
             each.name: (old.field(each.name).type, new.field(each.name).type, each.how)
             for each in change.columns
         }
-        names = frozenset(each.name for each in change.every)
-        return cls(kinds=kinds, looked_at=names & {*old.names}, read_again=wanted.read_again)
+        names = {each.name: change.names[each.name] for each in change.every if each.name in old.names}
+        return cls(kinds=kinds, looked_at=names, read_again=wanted.read_again)
 
     def concerns(self, pack: pa.Schema) -> bool:
         """Returns true if a pack with these columns has a column whose values are converted or examined."""
-        return not self.looked_at.isdisjoint(pack.names)
+        return not self.looked_at.keys().isdisjoint(pack.names)
 
     def rewrites(self, pack: pa.Schema) -> bool:
         """Returns true if a pack has a column whose type changes in the table."""
@@ -366,29 +368,27 @@ class Conversion:
                 doubtful = pc.or_(doubtful, unsure)
                 gone = pc.and_(pc.is_valid(values), pc.is_null(columns[name]))
                 lost = pc.or_(lost, gone)
-        for name in self.looked_at & columns.keys():
+        for name in self.looked_at.keys() & columns.keys():
             if self.read_again:
                 doubtful = pc.or_(doubtful, pc.is_valid(rows[name].combine_chunks()))
             if _RESCUED in columns:
-                doubtful = pc.or_(doubtful, _rescued(rows[_RESCUED].combine_chunks(), name))
+                doubtful = pc.or_(doubtful, _rescued(rows[_RESCUED].combine_chunks(), self.looked_at[name]))
         if pc.any(doubtful, min_count=0).as_py():
             doubts.add(rows, doubtful, lost)
         return pa.table([*columns.values()], schema=self.schema(rows.schema))
 
 
-def _rescued(texts: pa.Array, column: str) -> pa.Array:
-    """Returns a mask: true for each row with a rescued value of this column, or of a field in it.
-
-    Only the beginning of each rescued value's path is compared.
+def _rescued(texts: pa.Array, name: str) -> pa.Array:
+    """Returns a mask: true for each row with a rescued value of a column, or of a field in it. `name`: the column's
+    name in the objects. Only the beginning of each rescued value's path is compared.
     """
-    found = pc.match_substring_regex(texts, rf'[{{,]"`?{_escaped(column)}(`|\.|\[|")')
+    escaped = "|".join(_escaped(json.dumps(name, ensure_ascii=each)[1:-1]) for each in (False, True))
+    found = pc.match_substring_regex(texts, rf'[{{,]"`?({escaped})(`|\.|\[|")')
     return pc.fill_null(found, False)
 
 
 def _escaped(text: str) -> str:
-    return "".join(
-        letter if letter.isalnum() or letter == "_" else f"\\x{{{ord(letter):x}}}" for letter in text
-    )
+    return "".join(each if each.isalnum() or each == "_" else f"\\x{{{ord(each):x}}}" for each in text)
 
 
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:

@@ -7,7 +7,7 @@ Such a column changes only on request (`--of-transform`).
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -126,12 +126,12 @@ class ColumnChange:
 class SchemaChange:
     """A schema after a change of types. `columns`: columns of the table whose type changes.
 
-    `parsed`: columns whose parsing type changes. `names`: the names of all requested columns in the objects. If a
-    column is not in the objects, `names` has the name in the table.
+    `parsed`: columns whose parsing type changes. `names`: for each requested column, its name in the objects. If a
+    column is not in the objects, this is its name in the table.
     """
 
     schema: TableSchema
-    names: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[ColumnChange, ...] = ()
     parsed: tuple[ColumnChange, ...] = field(default=())
 
@@ -151,7 +151,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))
     cases = {name_in_objects(part).casefold(): name for name, part in read.items()}
     cases |= {name.casefold(): name for name in (*read, *held)}
-    columns, parsed, names = [], [], []
+    columns, parsed, names = [], [], dict[str, str]()
     for given in json.loads(wanted)["fields"]:
         name = cases.get(given["name"].casefold(), "")
         if name in _OWN or given["name"] in _OWN:
@@ -163,7 +163,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
                 f"the table has no column {given['name']!r}; new columns are added with the rows that have them. "
                 f"It has: {', '.join(held) or 'none'}"
             )
-        names.append(name_in_objects(read.get(name, {"name": name})))
+        names[name] = name_in_objects(read.get(name, {"name": name}))
         alike = name in read and name in held and is_same_type(read[name]["type"], held[name]["type"])
         if name in read and not of_transform and (change := _change(read[name], given)):
             parsed.append(change)
@@ -174,7 +174,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
         ):
             columns.append(change)
     schema = replace(known, source=_with(source, parsed), rows=_with(rows, columns))
-    return SchemaChange(schema=schema, names=tuple(names), columns=tuple(columns), parsed=tuple(parsed))
+    return SchemaChange(schema=schema, names=names, columns=tuple(columns), parsed=tuple(parsed))
 
 
 def _change(column: Json, given: Json) -> ColumnChange | None:

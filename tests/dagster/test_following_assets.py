@@ -8,13 +8,17 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.maintenance.set_types import SetTypes
 from s3notify_platform.maintenance.table_rollback import roll_back
+from s3notify_platform.orchestration import following_assets
 from s3notify_platform.orchestration.changes_input import CHANGES_TAG
 from s3notify_platform.protocols.keyspace import Put
+from s3notify_platform.spark import following
 from s3notify_platform.spark.load import newest
+from s3notify_platform.table.follow import FollowResult
 from tests.support.site import Site
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -125,6 +129,46 @@ def test_a_failed_update_does_not_delay_the_slots(site_of: Callable[..., Site]) 
     why = "all slots are committed, and orders_latest is behind: latest: the table has no column 'no'"
     assert why in site.failure(result)
     assert len(site.rows()) == 1
+
+
+OUTAGE = PythonException(
+    "An exception was thrown from the Python worker:\n  Traceback (most recent call last):\n"
+    "s3notify_platform.kernel.errors.UnavailableError: GET table/data/x: 503 SlowDown"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "caught_up"),
+    [
+        pytest.param(OUTAGE, True, id="outage-in-a-task"),
+        pytest.param(PythonException("ExecutorLostFailure"), False, id="lost-executor"),
+        pytest.param(pa.ArrowInvalid("out of bounds timestamp"), False, id="unforeseen"),
+    ],
+)
+def test_no_error_of_an_update_blocks_the_source(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, *, caught_up: bool
+) -> None:
+    """Otherwise the first batch, which has all slots, would fail after its commit, again and again: its slots would not
+    be reported, and the queue would fill. Only an outage requests another batch.
+    """
+    errors, follow = [error], following.follow
+
+    def fails_once(*args: Any, **more: Any) -> FollowResult:
+        if errors:
+            raise errors.pop()
+        return follow(*args, **more)
+
+    monkeypatch.setattr(following_assets, "follow", fails_once)
+    put(site, 1, (1, 1.0))
+    site.settle()
+    assert not errors
+    assert site.rows() == {1: [1]}
+    assert (site.grid()["failed"], 1 in site.grid()["materialized"]) == (set(), True)
+    assert not [*site.io.clients.queue.entries("orders", site.io.source.location.all_slots())]
+    assert bool(materializations(site)) == caught_up
+    put(site, 2, (2, 2.0))
+    site.settle()
+    assert shown(site) == {1: 1.0, 2: 2.0}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
@@ -23,7 +24,7 @@ from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.follow import FollowResult
-from s3notify_platform.table.latest.latest_definition import Latest
+from s3notify_platform.table.latest.latest_definition import Latest, newest_of
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.documents import block
 from tests.support.raw_search import holding
@@ -275,6 +276,60 @@ def test_rows_of_an_erased_object_leave_the_newest_rows(newest_lake: Lake) -> No
     assert {*shown(lake)} == {"1", "2"}
     assert shown(lake) == window(lake)
     assert left() == set()
+
+
+def test_derived_tables_have_columns_with_any_names(
+    lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise Spark would take the dot for a field access, and tables that are too large for one process would never
+    be built.
+    """
+    monkeypatch.setattr(following, "SMALL_BYTES", -1)
+    lake = lake_of(
+        schema="id bigint, `http.status` bigint, `a``b c` string",
+        latest_key="id",
+        latest_order_by="http.status",
+        cluster_by="http.status",
+    )
+    rows = [{"id": n % 2, "http.status": n, "a`b c": f"{n}"} for n in range(4)]
+    lake.put("1.jsonl", rows[:2])
+    lake.put("2.jsonl", rows[2:])
+    lake.ingest()
+
+    def values(asset: str) -> set[tuple[Any, ...]]:
+        assert following.follow(lake.spark, lake.source, asset).changed
+        found = load_slots(lake.spark, lake.source, None, asset=asset).toArrow().to_pylist()
+        return {tuple(row[name] for name in rows[0]) for row in found}
+
+    assert values("orders_latest") == {(0, 2, "2"), (1, 3, "3")}
+    assert values("orders_clustered") == {tuple(row.values()) for row in rows}
+    lake.delete("2.jsonl")
+    lake.ingest()
+    assert values("orders_latest") == {(0, 0, "0"), (1, 1, "1")}
+    assert values("orders_clustered") == {tuple(row.values()) for row in rows[:2]}
+
+
+def test_a_search_brings_only_the_newest_rows_to_the_driver(
+    newest_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the driver would run out of memory if keys with many rows lose their newest row."""
+    monkeypatch.setattr(following, "SMALL_BYTES", -1)
+    lake, found = newest_lake, list[int]()
+    for number in range(4):
+        lake.put(f"{number}.jsonl", [line(1, number), line(2, number)])
+        lake.ingest()
+    follow(lake)
+    lake.delete("3.jsonl")
+    lake.ingest()
+
+    def counted(rows: pa.Table) -> pa.Table:
+        found.append(rows.num_rows)
+        return newest_of(rows)
+
+    monkeypatch.setattr(following, "newest_of", counted)
+    assert follow(lake).rebuilt == ""
+    assert shown(lake) == window(lake)
+    assert found == [2]
 
 
 def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:

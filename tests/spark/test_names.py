@@ -91,6 +91,19 @@ def test_safe_names_are_readable_by_every_engine(lake_of: Callable[..., Lake]) -
     )
 
 
+def test_rescued_values_of_a_column_with_a_safe_name_are_read_again(lake_of: Callable[..., Lake]) -> None:
+    """`_rescued` has the name in the objects. Otherwise the value would stay in `_rescued` although it now fits."""
+    lake = lake_of(column_names="safe", mismatches="rescue")
+    lake.put("a.jsonl", [{"order id": 1}])
+    lake.ingest()
+    lake.put("b.jsonl", [{"order id": "B"}])
+    lake.ingest()
+    assert [row["_rescued"] for row in lake.values()] == [None, '{"order id":"B"}']
+    SetTypes(location=lake.source.location, commit=lake.source.commit, columns="order_id string").run()
+    lake.ingest()
+    assert lake.values() == [{"order_id": "1", "_rescued": None}, {"order_id": "B", "_rescued": None}]
+
+
 def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> None:
     """Names inside of lists must become safe, too. Spark must get safe names even if it reads objects without a
     table.

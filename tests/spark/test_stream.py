@@ -273,6 +273,27 @@ def test_stream_begins_after_a_version(place: Place) -> None:
         query_of(place, since=9).batch()
 
 
+@pytest.mark.parametrize("read", ["table", "changes"])
+@pytest.mark.parametrize("available_now", [False, True])
+def test_stream_that_begins_before_its_table_exists_returns_all_rows(
+    place: Place, read: str, *, available_now: bool
+) -> None:
+    """Otherwise the rows that are committed between the stream's start and its next poll are lost."""
+    query = query_of(place, since="newest", read=read)
+    if available_now:
+        query.reader = changes_reader(place.source, since="newest", read=read)
+        query.reader.prepareForTriggerAvailableNow()
+    assert query.drain() == [[]]
+    query.reader = None
+    assert query.drain() == []
+    ingest(place, o=(1,))
+    ingest(place, p=(2,))
+    assert query.values() == [1, 2]
+    ingest(place, q=(3,))
+    assert query.values() == [3]
+    query.check(place.rows())
+
+
 def test_stream_returns_chosen_slots_and_columns(place: Place) -> None:
     """A stream without the column `_key` must work, although removed rows are found by this column."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})

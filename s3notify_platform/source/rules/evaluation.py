@@ -28,6 +28,9 @@ _COMPARISONS: Final = {
     "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
 
+_LAST_DAY_OF_TIMES: Final = pa.scalar(106_751_991, pa.int32())
+"""The last day, in days since 1970, that a time in microseconds can express. Later days are compared as this day."""
+
 
 def bound(node: Node, schema: pa.Schema) -> Evaluate:
     """Returns a function that evaluates a predicate on columns of `schema`.
@@ -149,7 +152,10 @@ def _compared(name: str, left: _Bound, right: _Bound) -> Evaluate:
 
 def _as(values: Any, kind: pa.DataType) -> Any:
     if pa.types.is_date(values.type) and pa.types.is_timestamp(kind):
-        values = pc.cast(values, pa.timestamp("us"))
+        days = pc.cast(pc.cast(values, pa.date32()), pa.int32())
+        within = pc.max_element_wise(days, pc.negate(_LAST_DAY_OF_TIMES), skip_nulls=False)
+        within = pc.min_element_wise(within, _LAST_DAY_OF_TIMES, skip_nulls=False)
+        values = pc.cast(pc.cast(within, pa.date32()), pa.timestamp("us"))
     # A large integer may have no exact floating point value.
     return values if values.type.equals(kind) else pc.cast(values, kind, safe=not pa.types.is_floating(kind))
 

@@ -65,7 +65,7 @@ REMEDY: Final = (
 
 WITH_NEWEST: Final = -2
 """As the version of an `Offset`, this value means that the stream begins after the table's newest version. The newest
-version is looked up when the stream starts.
+version is looked up when the stream starts. If the table does not exist then, the stream returns all its changes.
 """
 
 
@@ -75,7 +75,8 @@ class Offset:
 
     If `slots` is a slot number, the stream has returned only the rows of lower slots in this table version; if it is
     None, the rows of all slots. `table`: the table's id; "" if the stream has not seen the table yet. A `version` of
-    -1: the stream has not chosen its first table version yet.
+    -1: the stream has not chosen its first table version yet; if `slots` is None, the stream begins with the changes of
+    the table's first version.
     """
 
     table: str = ""
@@ -153,7 +154,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """See `DataSourceStreamReader.latestOffset`: step 1."""
         offset, found = Offset.loads(start), self._newest()
         if self._until == -1 or (isinstance(found, Absent) and not offset.table):
-            return start
+            # Otherwise a later poll would skip the versions that were committed before it.
+            return Offset(slots=None).dumps() if offset.version == WITH_NEWEST else start
         newest = self._checked(offset, found)
         until = newest.version if self._until is None else min(newest.version, self._until)
         if offset.version == WITH_NEWEST:

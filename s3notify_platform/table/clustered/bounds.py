@@ -2,11 +2,15 @@
 
 The statistics of a file are bounds of the file's values. Bounds of texts are cut and bounds of times are rounded, so
 that no value is outside its bounds. A column without statistics may have any value.
+
+Other engines, which may merge files, write other bounds: they leave NaN out or write it as the text `NaN`, and round
+the upper bounds of times down to the millisecond. So each file may have NaN, and upper bounds of times are raised by a
+millisecond. A bound that cannot be converted is no bound.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.table.delta.actions import Add
+
+_MS: Final = pa.scalar(1, pa.duration("ms"))
 
 Rows = npt.NDArray[np.int64]
 
@@ -39,19 +45,30 @@ def _may_hold(pack: Add, rows: pa.Table, columns: Sequence[str]) -> npt.NDArray[
         column = rows[name].combine_chunks()
         is_null = column.is_null().to_numpy(zero_copy_only=False)
         within = np.ones(rows.num_rows, dtype=bool)
-        for bound, compare in ((least.get(name), pc.greater_equal), (most.get(name), pc.less_equal)):
+        low, high = (_value(each.get(name), column.type) for each in (least, most))
+        if high is not None and pa.types.is_timestamp(column.type):
+            high = pc.add(high, _MS)
+        for bound, compare in ((low, pc.greater_equal), (high, pc.less_equal)):
             if bound is not None:
-                held = compare(column, _value(bound, column.type))
+                held = compare(column, bound)
                 within &= pc.fill_null(held, False).to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(column.type):
+            within |= pc.fill_null(pc.is_nan(column), False).to_numpy(zero_copy_only=False)
         if name in nulls and nulls[name] == stats.get("numRecords"):
             within[:] = False  # all values of the column are null
-        # If a column has NaN, the file has no bounds for the column, because no range includes NaN.
         mask &= np.where(is_null, nulls.get(name) != 0, within)
     return mask
 
 
-def _value(bound: Any, kind: pa.DataType) -> pa.Scalar:
-    """Converts a bound from the format of the statistics to the type of its column."""
-    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
-        return pa.scalar(bound, kind)
-    return pa.array([str(bound)]).cast(kind)[0]
+def _value(bound: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """Converts a bound from the format of the statistics to the type of its column. Returns None without a usable
+    bound.
+    """
+    if bound is None:
+        return None
+    try:
+        if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
+            return pa.scalar(bound, kind)
+        return pa.array([str(bound)]).cast(kind)[0]
+    except (pa.ArrowException, OverflowError):
+        return None

@@ -189,9 +189,10 @@ def _write(
 
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
     """Returns a mask of `rows`: true for each row that is also in `left`. Rows are compared by object and offset."""
-    wanted = {*zip(left["_key"].to_pylist(), left["_offset"].to_pylist(), strict=True)}
-    maybe = np.flatnonzero(pc.is_in(rows["_key"], left["_key"].combine_chunks()).to_numpy())
-    keys, offsets = (rows[name].take(pa.array(maybe)).to_pylist() for name in ("_key", "_offset"))
-    mask = np.zeros(rows.num_rows, dtype=bool)
-    mask[maybe] = [place in wanted for place in zip(keys, offsets, strict=True)]
+    # Each place becomes a number: the number of its object, times the count of offsets, plus the number of its offset.
+    both = pa.concat_tables([each.select(["_key", "_offset"]) for each in (left, rows)])
+    objects = pc.index_in(both["_key"], left["_key"].combine_chunks().unique())
+    offsets, numbers = np.unique(both["_offset"].to_numpy(), return_inverse=True)
+    places = pc.fill_null(objects, -1).to_numpy().astype(np.int64) * len(offsets) + numbers
+    mask = np.isin(places[left.num_rows :], places[: left.num_rows])
     return pa.chunked_array([pa.array(mask)])

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from s3notify_platform.table.clustered.bounds import files_of
 from s3notify_platform.table.clustered.cluster_order import FILE_BYTES, Clustered
 from s3notify_platform.table.clustered.clustered_round import ALL, ClusteredRound
 from s3notify_platform.table.delta import actions
@@ -20,6 +21,9 @@ from s3notify_platform.table.row_changes import RowChanges
 from s3notify_platform.table.snapshot import Snapshot
 
 PLACE: Final = ("_key", "_offset")
+
+COPIES: Final = 4
+"""The number of times that a step has its rows in memory: as read, sorted, combined, and in the making of files."""
 
 
 class ClusterJobs(Protocol):
@@ -61,26 +65,29 @@ class ClusteredRows(Kind):
         """See `Kind`. The number in the result counts rows."""
         if feed.erased:
             raise NoFeedError("objects were erased, and the feed does not say which rows they had")
-        came = pa.Table.from_batches(
-            (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)), step.columns
-        )
+        came = (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns))
+        added = pa.Table.from_batches(step.within(came, copies=COPIES), step.columns)
         needed = pa.schema([each for each in step.columns if each.name in (*PLACE, *self.clustered.columns)])
-        left = pa.Table.from_batches(
-            (rows for share in feed.deletes() for rows in share.read(*step.place, needed)), needed
-        )
+        gone = (rows for share in feed.deletes() for rows in share.read(*step.place, needed))
+        left = pa.Table.from_batches(step.within(gone, copies=COPIES), needed)
+        if left.num_rows and not step.table.data.vectors:
+            # The commit has the new bodies of all files that lose rows in memory.
+            packs = step.held.packs.values()
+            hit = files_of(packs, left, self.clustered.columns)
+            step.check(sum(pack.size for pack in packs if pack.path in hit))
         change = ClusteredRound(
             base=step.held,
             table=step.table,
             clustered=self.clustered,
-            came=self.clustered.in_order(came),
+            came=self.clustered.in_order(added),
             left=left,
             follows=step.follows,
             metadata=step.metadata,
             protocol=step.protocol,
             clock=step.clock,
-            note={**step.note, "rows": came.num_rows, "rows_left": left.num_rows},
+            note={**step.note, "rows": added.num_rows, "rows_left": left.num_rows},
         )
-        return change, came.num_rows + left.num_rows
+        return change, added.num_rows + left.num_rows
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
         """See `Kind`. The number in the result counts rows."""

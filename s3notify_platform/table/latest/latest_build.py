@@ -53,7 +53,7 @@ def build_part(
     states: list[pa.RecordBatch] = []
 
     def shown() -> Iterator[pa.Table]:
-        for newest in _newest(rows):
+        for newest in first_rows(rows):
             states.append(_states(newest, label))
             part.keys.update(newest["_slot"].to_pylist())
             visible = newest.filter(pc.invert(newest[DELETED])).drop_columns([DELETED])
@@ -79,8 +79,8 @@ def build_part(
     return part
 
 
-def _newest(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yields the first row of each key, in batches."""
+def first_rows(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yields the first row of each key, in batches. `rows`: keyed rows, sorted as in `build_part`."""
     last: tuple[int, str] | None = None
     for batch in rows:
         if not batch.num_rows:

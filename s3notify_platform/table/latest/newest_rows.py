@@ -5,6 +5,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -31,6 +32,9 @@ from s3notify_platform.table.state_changes import key_hash
 
 COLLECTED_BYTES: Final = 64 << 20
 """When this number of Arrow bytes of rows is collected, all rows except the newest row of each key are dropped."""
+
+KEY_MEMORY_BYTES: Final = 1200
+"""The approximate number of bytes that a step and its commit need for each key, besides Arrow values."""
 
 _NAMED: Final = pa.schema([LATEST_COLUMNS.field(name) for name in LATEST_COLUMNS.names[:3]])
 
@@ -119,8 +123,15 @@ class NewestRows(Kind):
         for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
             waiting.append(self.latest.keyed(rows))
             if sum(each.nbytes for each in waiting) >= COLLECTED_BYTES:
-                found, waiting = newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting)])), []
-        return newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting, found.schema)]))
+                found, waiting = self._newest(step, found, waiting), []
+        return self._newest(step, found, waiting)
+
+    @staticmethod
+    def _newest(step: Step, found: pa.Table, more: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Returns the newest row of each key in `found` and `more`."""
+        newest = newest_of(pa.concat_tables([found, pa.Table.from_batches(more, found.schema)]))
+        step.check(newest.nbytes + KEY_MEMORY_BYTES * newest.num_rows)
+        return newest
 
     def _left(self, step: Step, feed: RowChanges) -> pa.Table:
         """Returns slot, key and rank of each row that left the source's table."""
@@ -129,12 +140,11 @@ class NewestRows(Kind):
         needed = pa.schema([each for each in step.columns if each.name in names])
         shares = [share for share in feed.deletes() if share.task is not None]
         rows = (rows for share in shares for rows in share.read(*step.place, needed))
-        found = ranked.keyed_table(needed, rows).select(_NAMED.names)
-        if feed.erased:
-            found = pa.concat_tables([found, *self._erased(step, feed)])
-        return found
+        gone = (ranked.keyed(each).select(_NAMED.names) for each in rows)
+        erased = self._erased(step, feed) if feed.erased else ()
+        return pa.Table.from_batches(step.within(chain(gone, erased), per_row=KEY_MEMORY_BYTES), _NAMED)
 
-    def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
+    def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.RecordBatch]:
         """Yields the keys whose newest row was from an erased object.
 
         All states are read, because the feed has only the hashes of the erased objects' keys.
@@ -147,4 +157,4 @@ class NewestRows(Kind):
                 [key_hash(object_key_of(rank, kinds)) in feed.erased for rank in ranks], pa.bool_()
             )
             found = states.select(["slot", "key", "etag"]).filter(gone)
-            yield pa.Table.from_batches([found]).rename_columns(_NAMED.names).cast(_NAMED)
+            yield found.rename_columns(_NAMED.names).cast(_NAMED)

@@ -17,7 +17,8 @@ parts:
 | a float | 16 hexadecimal digits; -0.0 equals 0.0, and NaN is last, as in Spark |
 | a text | its characters, and an end mark that sorts before all characters |
 
-So null is older than all values, and no two rows of a table have the same rank.
+So null is older than all values. Two rows have the same rank only if a transform made both from one record, with the
+same values in `order_by`. Then either row may count as the newer one.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.retype import retyped
 from s3notify_platform.table.snapshot import Snapshot
@@ -206,6 +208,27 @@ def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
     facts = place.source.table("daily").newest().manifest.slots
     assert [facts[Slot(number)].source for number in (1, 2)] == [0, 1]
     assert [*watcher.poll().changed] == [1]
+
+
+@pytest.mark.parametrize("asset", ["orders_latest", "orders_clustered"])
+def test_tables_that_follow_the_source_keep_its_types(place: Place, run: Run, asset: str) -> None:
+    """Otherwise the next batch would silently rebuild the table with the source's type."""
+    before = place.objects()
+    for how in ("--dry-run", "--yes"):
+        refused = run("schema", "set", "orders", "a string", "--asset", asset, how)
+        assert refused.exit_code == 1
+        said = f"{asset} gets its types from the table of source 'orders': leave out --asset"
+        assert said in " ".join(refused.output.split())
+    assert place.objects() == before
+    assert asset.replace("orders", "NAME") in " ".join(run("schema", "set", "--help").output.split())
+
+
+def test_the_schema_of_a_clustered_table_has_the_columns_of_its_source(place: Place, run: Run) -> None:
+    """Otherwise the platform's own columns would be shown, too."""
+    source = replace(place.source, clustered=Clustered(columns=("a",)))
+    source.following("orders_clustered").follow()
+    (shown,) = of(run("schema", "show", "orders", "--asset", "orders_clustered", "--json"))
+    assert [each["name"] for each in shown["rows"]["fields"]] == ["a"]
 
 
 def test_changed_types_need_a_rollback_of_the_table(place: Place, run: Run) -> None:

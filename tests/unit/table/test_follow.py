@@ -70,6 +70,53 @@ def test_step_starts_over_if_another_writer_is_first(name, source, rebuild):
     assert is_in_step(name, source)
 
 
+MANY = tuple(range(1, 200))
+
+
+@name
+@pytest.mark.parametrize("bucket", [FIRST | {"b1": ("f", MANY)}, FIRST], ids=["came", "left"])
+def test_more_rows_than_fit_into_memory_rebuild_the_table(name, source, bucket):
+    """A small pack may have millions of rows, and the deletion of one object may remove them all. Otherwise the process
+    would be killed for lack of memory, and each retry, too.
+    """
+    if bucket is FIRST:
+        source.commit(source.planned(FIRST | {"c1": ("e", MANY)}))
+    following(name, source).follow()
+    source.commit(source.planned(bucket))
+    done = following(name, source, step_memory=2_000).follow()
+    assert done.rebuilt == "the changes of one version take more than 2000 bytes of memory"
+    assert is_in_step(name, source)
+
+
+@name
+def test_versions_that_fit_into_memory_one_by_one_are_not_rebuilt(name, source):
+    """Otherwise a table that lacks many small versions would be rebuilt, which costs much more."""
+    more = {f"c{number}": ("e", tuple(range(20 * number, 20 * number + 20))) for number in range(6)}
+    buckets = [FIRST | dict([*more.items()][:count]) for count in range(7)]
+    if name == NEWEST:  # rows that came need memory only for the newest row of each key
+        buckets.reverse()
+        source.commit(source.planned(buckets[0]))
+    following(name, source).follow()
+    for bucket in buckets[1:]:
+        source.commit(source.planned(bucket))
+    done = following(name, source, step_memory=40_000 if name == NEWEST else 12_000).follow()
+    assert (done.rebuilt, done.source) == ("", source.table.opened().version)
+    assert 2 < len(led_to(name, source)) < 7
+    assert is_in_step(name, source)
+
+
+def test_files_that_are_rewritten_must_fit_into_memory(source):
+    """Otherwise the deletion of few rows, which are in all files, would have the new bodies of all files in memory. A
+    deletion vector needs no new body.
+    """
+    source.commit(source.planned(FIRST | {"c1": ("e", MANY)}))
+    following(CLUSTERED, source).follow()
+    source.commit(source.planned({"c1": ("e", MANY)}))
+    done = following(CLUSTERED, source, step_memory=2_000).follow()
+    assert bool(done.rebuilt) != source.vectors
+    assert is_in_step(CLUSTERED, source)
+
+
 @name
 def test_error_ends_the_steps_if_others_are_always_first(name, source):
     """Otherwise a run would try forever, or the next run could not advance the table."""

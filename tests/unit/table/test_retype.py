@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from s3notify_platform.formats.rescue import as_json, below
 from s3notify_platform.kernel.errors import ConflictError, FencedError, UsageError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.compaction import compact
@@ -162,6 +163,18 @@ def test_rescued_values_are_read_again() -> None:
         site.commit(f"a{number}", kinds, n=[None], _rescued=[text])
     change(site, wanted(n=pa.int64()))
     assert {key for key, state in site.states().items() if state.again} == {"a0", "a1"}
+
+
+@pytest.mark.parametrize("name", ['2" pipe', "C:\\dir", "a.b", "größe", "tab\tx"])
+def test_rescued_values_of_columns_with_any_name_are_read_again(name: str) -> None:
+    """Otherwise a name that JSON escapes would never be found in `_rescued`."""
+    site = RetypeSite()
+    kinds = {name: pa.int32(), "_rescued": pa.string()}
+    for key, path in (("a0", name), ("a1", f"{name}2")):
+        rescued = as_json({"other": "1", below("", path): "x"})
+        site.commit(key, kinds, **{name: [None], "_rescued": [rescued]})
+    change(site, wanted(**{name: pa.int64()}))
+    assert {key for key, state in site.states().items() if state.again} == {"a0"}
 
 
 def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_column_is_found_by_its_name_in_objects_too() -> None:
         found = planned_change(known, columns(**{name: "string"}))
         assert kinds(found.schema.source) == kinds(found.schema.rows) == {"order_id": "string"}
         assert kinds(object_names(found.schema.source)) == {"order id": "string"}
-        assert found.names == ("order id",)
+        assert found.names == {"order_id": "order id"}
 
 
 def test_omitted_fields_stay() -> None:

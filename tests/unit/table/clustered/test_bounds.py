@@ -1,5 +1,6 @@
 """The search for a row finds each file that has the row, and as few other files as the statistics allow."""
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from math import inf, nan
@@ -82,3 +83,28 @@ def test_files_without_the_row_are_left_out(kind: pa.DataType, low: Any, within:
 def test_file_without_statistics_may_hold_any_value() -> None:
     whole = Add(path="f", size=1, rows=2, modified_ms=1)
     assert files([whole], [1, None], pa.int64()) == {"f": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("stats", "value", "kind"),
+    [
+        ({"minValues": {"v": 1.5}, "maxValues": {"v": "NaN"}}, nan, pa.float64()),
+        ({"minValues": {"v": "-Infinity"}, "maxValues": {"v": 2.5}}, 2.0, pa.float64()),
+        ({"minValues": {"v": 1.5}, "maxValues": {"v": 2.5}}, nan, pa.float64()),
+        ({"minValues": {"v": 2**70}}, 1, pa.int64()),
+        ({"maxValues": {"v": "+10000-01-01"}}, date(9999, 1, 1), pa.date32()),
+        (
+            {"maxValues": {"v": "2026-01-01T00:00:00.123Z"}},
+            datetime(2026, 1, 1, microsecond=123_999, tzinfo=UTC), pa.timestamp("us", "UTC"),
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bounds_of_other_engines_leave_out_no_row(
+    stats: dict[str, Any], value: Any, kind: pa.DataType
+) -> None:
+    """Otherwise each step would fail after an OPTIMIZE of another engine: the bound could not be converted, or the row
+    that left would not be found.
+    """
+    merged = Add(path="f", size=1, rows=1, modified_ms=1, stats=json.dumps(stats))
+    assert files([merged], [value], kind) == {"f": [0]}
