@@ -192,9 +192,9 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
 def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
-    If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw the
-    rows of these objects. The bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for a
-    day, for slots that have not changed since.
+    If a listing is compared with 100 or more committed objects, and more than half of them are missing (setting
+    withdraw_share), runs refuse to withdraw the rows of the missing objects. The bucket may be the wrong one, or was
+    emptied by mistake. The confirmation is valid for a day, for slots that have not changed since.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

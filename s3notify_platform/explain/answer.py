@@ -359,7 +359,7 @@ def _facts(found: Answer) -> Iterator[str]:
     for topic in found.topics:
         yield from _topic_facts(found, topic)
     if not found.topic_exists:
-        made = f"the source's sensor creates it, or s3notify topics create {found.source}"
+        made = f"the source's sensor creates it; to create it now: s3notify topics create {found.source}"
         yield f"topic {found.source!r}: not created yet; {made}"
     if found.topics_cut:
         yield "topics: there are more than were read"

@@ -8,7 +8,7 @@ Each step commits a version of its own and reads about `STEP_BYTES`. Readers see
 marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
 sorts its rows, so each pack that it writes has a range of slots.
 
-| another writer, since a step was planned | the step |
+| after a step was planned, another writer … | then the step … |
 |---|---|
 | changed slots, let the schema grow, merged other packs | is committed on top of that version |
 | removed one of the step's packs, or hid some of its rows | is dropped: batches have priority |

@@ -20,7 +20,7 @@ Invariants
       found the object in the bucket again (`Erased.left`).
     - A file that is written again gets a new name.
 
-| another writer, since step 1 was planned | the erasure starts again on that version, and |
+| after step 1 was planned, another writer … | then the erasure starts again on that version, and … |
 |---|---|
 | changed other slots, or the object's slot | removes everything that the version has of the object |
 | merged or replaced packs, hid rows, merged state files | writes the new packs and state files again |

@@ -7,7 +7,7 @@ The new version becomes the generation of each changed slot, so that derived tab
 the table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and
 reads everything that has changed after the earlier version.
 
-| another writer, since the rollback was planned | the rollback |
+| after the rollback was planned, another writer … | then the rollback … |
 |---|---|
 | changed any slot, removed packs, let the schema grow, merged packs | starts again, and drops that version's changes |
 | began a vacuum | starts again, or fails if the vacuum may be removing files of the earlier version |

@@ -12,7 +12,7 @@ Invariants
     - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
       first.
 
-| another writer, since the vacuum was planned | the vacuum's version |
+| after the vacuum was planned, another writer … | then the vacuum's version … |
 |---|---|
 | changed slots, let the schema grow, merged or removed packs | is committed on top; files that are named now stay |
 | is another engine whose version is accepted | is committed on top; files that are named now stay |

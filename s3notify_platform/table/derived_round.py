@@ -6,7 +6,7 @@ source's table from which the slot's rows were made. After a crash between the c
 derived table, this version is older than the slot's last change in the source's table. The rows of the slot are then
 made again.
 
-| another writer, since the round was planned | the round |
+| after the round was planned, another writer … | then the round … |
 |---|---|
 | changed other slots | is committed on top of that version; the rows of other slots stay |
 | made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |

@@ -14,7 +14,8 @@ Invariants
     - If a table begins again, its version numbers are used again. So the table gets a new id, and the record keeps a
       list of the table's former ids.
 
-`read` costs 1 read. `note` costs 1 write, and 1 read and 1 write more for each other writer that was first.
+`read` costs 1 read. `note` costs 1 write if its caller has read the record (`seen`), else also 1 read. Each other
+writer that was first costs 1 read and 1 write more.
 """
 
 import json

@@ -8,7 +8,7 @@ Steps
     3. The batch reads the requested objects even if their ETags are unchanged. The version that the batch commits
        removes the request.
 
-| another writer, since the request was planned | the request |
+| after the request was planned, another writer … | then the request … |
 |---|---|
 | changed other slots, merged packs or state files, added columns | is committed on top of that version |
 | changed a slot of the request | uses the slot's new state: objects that the other writer has read are not requested |

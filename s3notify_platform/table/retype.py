@@ -15,7 +15,7 @@ Steps
        mark in the object's state. If a slot has too many of these objects, or an object that is being read in parts,
        the request is a backfill of the slot.
 
-| another writer, since the change was planned | the change |
+| after the change was planned, another writer … | then the change … |
 |---|---|
 | committed rows of the old type, merged or rewrote packs | converts those packs, too |
 | added columns | is committed, with these columns |

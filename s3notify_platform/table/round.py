@@ -1,6 +1,6 @@
 """A round of a batch, as a `Change` on top of the newest version.
 
-| another writer, since the round was planned | the round |
+| after the round was planned, another writer … | then the round … |
 |---|---|
 | changed other slots | is committed on top of that version |
 | changed a slot of the round | leaves out this slot, with its rows, rejects and states, as a conflict |

@@ -1,7 +1,7 @@
 """The requests of one changed object, of a batch, and of a put, beside their aims.
 
-A running `ingest` with Spark polls and commits, and a `QueuedPublisher` writes, as separate processes would: they share
-no caches. A proxy counts all requests, and delays each of them, so that concurrent requests overlap.
+A running `ingest`, with Spark, polls and commits. A `QueuedPublisher` writes. As if they were separate processes, the
+two share no caches. A proxy counts all requests, and delays each of them, so that concurrent requests overlap.
 """
 
 import time

@@ -164,7 +164,7 @@ class Lake:
             del self.states[key], self.objects[key]
 
     def copied(self, folder: Path, needed: Callable[[Sequence[Row]], bool] = bool) -> Path:
-        """Copies the table to a new folder, with only those files of the newest version that have needed rows."""
+        """Copies the table to a new folder, without the data files that have no needed row of the newest version."""
         self.copies += 1
         target, layout = folder / f"{self.copies}", self.source.location.layout
         live = {layout.file(pack.path): pack for pack in self.snapshot.packs.values()}

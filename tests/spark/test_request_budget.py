@@ -203,7 +203,7 @@ def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
 
 
 def test_batch_of_overwrites_needs_two_more_requests_for_each_rewritten_pack(site: Site) -> None:
-    """No key may need a request of its own, since a warm process knows the states of so few objects."""
+    """A warm process knows the states of these few objects. So no key may need a request besides its object's GET."""
     keys = [f"raw/{each}" for each in range(OBJECTS)]
     _, second, third = counts(site, 3, lambda number: site.publish(keys, number + 1))
     table = site.source.table()

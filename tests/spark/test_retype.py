@@ -67,7 +67,7 @@ def test_error_for_a_different_hint_names_the_retype_command(lake: Lake) -> None
     assert [float(row["id"]) for row in hinted.values()] == [1.0, 2.5]
 
 
-def test_error_for_other_types_of_a_transform_names_the_retype_command(lake: Lake) -> None:
+def test_if_a_transform_returns_changed_types_the_error_names_schema_set(lake: Lake) -> None:
     """The command must be right both for a new column of the transform and for a column that the transform reads."""
 
     def transform(kind: str) -> "object":

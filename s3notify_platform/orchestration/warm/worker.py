@@ -47,8 +47,8 @@ arrives, the next session is warmed up.
 """
 
 COLLECT_BYTES: Final = 1 << 30
-"""A worker process with more memory than this collects garbage after each run too. Every worker collects garbage while
-no run is waiting.
+"""Every worker collects garbage while no run is waiting. If its process has more bytes of memory than this, it also
+collects garbage after each run.
 """
 
 IDLE_JOB_SECONDS: Final = 40.0

@@ -46,7 +46,7 @@ class Acked:
     """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets it
     again on a retry.
 
-    `xor`: if the stamps are raw, as many zero bytes as a stamp has.
+    `xor`: if the stamps are raw, zero bytes of the length of a stamp; else empty.
     """
 
     xor: bytes = field(default=b"", compare=False)

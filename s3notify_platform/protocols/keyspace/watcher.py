@@ -25,8 +25,8 @@ RELIST_SECONDS = 300.0
 root."""
 
 HIDDEN_SECONDS = 10.0
-"""A root that moves alone may hide an earlier root, whose writer also moved a slot's signal. The earlier root stays
-hidden for at most this time.
+"""A writer that moves the root alone may overwrite the root before a poll has seen the previous move. The writer of the
+previous move may also have moved a slot's signal. The previous move stays hidden for at most this time.
 
 The first poll after this time LISTs the signals."""
 

@@ -270,7 +270,8 @@ class Reconciler:
                 if (event := known[looked_at]) is None:
                     aborted.append(entry)
                     return None
-                # The entry must not grow: it keeps its reserved metadata only if the object has this metadata.
+                # The object's metadata may be larger than the reserved metadata, and the entry must not grow. So the
+                # entry keeps the reserved metadata if the object has all of it, and else has no metadata.
                 kept, found = entry.event.metadata or {}, event.metadata or {}
                 metadata = kept if kept.items() <= found.items() else None
                 committed.append(replace(entry, state="committed", event=replace(event, metadata=metadata)))

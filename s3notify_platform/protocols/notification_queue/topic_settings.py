@@ -150,7 +150,7 @@ def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
 
 
 def same_keys(one: TopicSettings, other: TopicSettings) -> bool:
-    """True if the queues of topics of both settings receive the same changes."""
+    """True if a topic with the settings `one` takes the same changes as a topic with the settings `other`."""
     return _taking(one) == _taking(other)
 
 

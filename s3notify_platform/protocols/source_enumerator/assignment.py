@@ -95,7 +95,7 @@ def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
 
 
 def _least_largest(sums: Sequence[int], count: int) -> int:
-    """The least possible largest load of `count` contiguous ranges."""
+    """The smallest limit for which `count` contiguous ranges can hold all slots, and no range has a load above it."""
 
     def fits(limit: int) -> bool:
         place = 0

@@ -5,7 +5,7 @@ files are few, because the rows are sorted. The file that has the row is rewritt
 vector hides the row. Files of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows
 are sorted together.
 
-| another writer, since the round was planned | the round |
+| after the round was planned, another writer … | then the round … |
 |---|---|
 | advanced the table to a later version of its source, or to another source | commits nothing |
 | merged or rewrote files | searches the new files for the rows that left |
@@ -68,8 +68,9 @@ class ClusteredRound:
         found = self._rewritten(live, hit)
         if (withdrawn := found.withdrawn.total()) != self.left.num_rows:
             raise CorruptError(
-                f"the table below {self.table.layout.prefix!r} has only {withdrawn} of the {self.left.num_rows} rows "
-                "that left its source: run `s3notify table check`; to make the table again, remove the table"
+                f"{self.left.num_rows} rows left the source and must be withdrawn from the table below "
+                f"{self.table.layout.prefix!r}, but the table has only {withdrawn} of them: run `s3notify table "
+                "check`; to make the table again, remove the table"
             )
         self._join(found)
         rows = base.manifest.slot(ALL).rows + self.came.num_rows - self.left.num_rows

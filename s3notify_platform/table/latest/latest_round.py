@@ -169,7 +169,7 @@ class FollowingRound:
 
     `follows`: the version of the source to which the round advances the table.
 
-    | another writer, since the round was planned | the round |
+    | after the round was planned, another writer … | then the round … |
     |---|---|
     | advanced the table to a later version of its source, or to another source | commits nothing |
     | merged or rewrote packs or state files | is committed on top of that version |

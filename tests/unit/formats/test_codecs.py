@@ -220,7 +220,7 @@ def test_a_byte_order_mark_takes_precedence_over_the_setting() -> None:
         (b"ok\nb\xffd\nok", "ascii"),
     ],
 )
-def test_bytes_that_are_not_in_the_encoding_damage_only_their_line(body: bytes, encoding: str) -> None:
+def test_only_the_line_with_bytes_outside_the_encoding_is_damaged(body: bytes, encoding: str) -> None:
     """Only the line with such bytes becomes invalid UTF-8. The other lines are valid."""
     text, fault = text_and_fault(body, "k", 3, encoding)
     first, bad, last = text.split(b"\n")

@@ -172,7 +172,7 @@ class Listed:
 
 @name
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_step_beside_a_removal_leaves_no_version(name, source, rebuild):
+def test_step_whose_table_is_removed_meanwhile_leaves_no_version(name, source, rebuild):
     """Otherwise the next table would have a version of the removed table, and no step would succeed again."""
     following(name, source).follow()
     source.commit(source.planned(SECOND))

@@ -112,7 +112,7 @@ def test_slot_of_a_big_pack_takes_its_footer_and_one_range():
     assert counted(store, packs, {Slot(17)}) == (300, {"GET": 3 * 2})
 
 
-def test_whole_big_pack_takes_its_footer_and_a_range_for_each_eight_megabytes():
+def test_reading_a_whole_big_pack_costs_a_get_of_its_footer_and_one_for_each_eight_megabytes():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=100, rows=100, size=2000, group=1 << 20)
     assert 16 << 20 < pack.size < 24 << 20

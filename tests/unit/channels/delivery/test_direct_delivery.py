@@ -152,7 +152,7 @@ def test_a_silent_endpoint_delays_the_call_by_one_timeout(world, publishing):
     assert publisher.direct.counts() == {"sent": 20, "unsent": 40}
 
 
-def test_threads_of_a_writer_wait_for_one_timeout(world, publishing):
+def test_each_thread_of_a_writer_waits_at_most_one_timeout(world, publishing):
     """Otherwise each thread would wait for the timeouts of all threads before it, or requests would pile up in memory,
     and be sent long after the calls have returned.
     """

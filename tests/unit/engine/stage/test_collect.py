@@ -136,7 +136,7 @@ def test_an_object_that_was_read_in_part_fails_if_there_is_a_transform() -> None
     assert not found.failed
 
 
-def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> None:
+def test_slots_fail_if_a_transform_returns_rows_of_other_objects() -> None:
     """Both the slot of the rows and the slot of the object fail.
 
     If neither the slot of the rows nor the slot of the object is in the batch, the whole batch fails.

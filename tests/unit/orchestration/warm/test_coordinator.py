@@ -75,7 +75,7 @@ def test_as_many_warm_runs_start_as_the_limit_of_all_runs_allows(instance: dg.Da
 
 
 def test_runs_of_services_do_not_count_towards_the_limit(instance: dg.DagsterInstance) -> None:
-    """Otherwise as many inlets as the limit allows would stop all batches, because a service's run does not end."""
+    """A service's run does not end. Otherwise no batch could start once as many inlets run as the limit allows."""
     for name in ("sqs", "http", "deliver"):
         create_run_for_test(
             instance, job_name="any", status=DagsterRunStatus.STARTED, tags={SERVICE_TAG: name}

@@ -124,7 +124,7 @@ def test_a_worker_that_cannot_renew_its_lease_stops_delivering(queue, records, c
     assert keys(consumer.take(1)) == ["a"]
 
 
-def test_the_time_of_a_renewed_lease_begins_before_its_renewal(records, clock, queue):
+def test_a_renewed_lease_counts_from_the_start_of_the_renewal_request(records, clock, queue):
     """Otherwise a worker whose renewal was answered late would still deliver when other workers already take over."""
     late = []
 
@@ -200,7 +200,7 @@ def test_generations_rise_when_a_topic_is_created_again(queue):
     assert not first.verify(before)
 
 
-def test_a_worker_considered_ended_registers_again(queue, clock):
+def test_a_worker_that_counted_as_ended_registers_again(queue, clock):
     """Otherwise a worker that slept for long would never get a shard again."""
     first, _ = owner(queue)
     clock.now += 1
