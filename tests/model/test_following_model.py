@@ -41,7 +41,7 @@ actions = st.sampled_from(
     ["follow", "follow", "wait", "kill", "erase", "roll back", "compact", "compact both"]
 )
 steps = st.lists(st.tuples(buckets, actions, st.integers(0, 8)), min_size=1, max_size=7)
-limits = st.sampled_from([{}, {"step_objects": 2}, {"step_bytes": 3000}])
+limits = st.sampled_from([{}, {"step_objects": 2}, {"step_bytes": 3000}, {"step_memory": 20_000}])
 
 
 QUARANTINED = [
