@@ -24,7 +24,8 @@ from s3notify_platform.engine.values.results import (
     added_result,
     without_key,
 )
-from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan, refuse_withdrawals
+from s3notify_platform.engine.values.slot_plan import Plan, SlotPlan
+from s3notify_platform.engine.values.withdrawal_guard import guard_withdrawals
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import OUTAGES
 from s3notify_platform.kernel.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
@@ -221,11 +222,10 @@ class _Round:
         found = self._plan = ingest.jobs.plan(slots, base, entries=entries, skip=state.skip, user=user)
         state.result.took("plan", ingest.clock.monotonic() - started)
         state.planned_ms = ingest.clock.wall_ms()
-        facts, known = base.snapshot.manifest.slot, base.snapshot.known
-        if known is not None:
-            now_ms = ingest.clock.wall_ms()
-            state.confirmed |= {s for s in found.slots if known.confirms(facts(s).generation, now_ms)}
-        if reason := refuse_withdrawals(found, state.confirmed, ingest.source):
+        record, now_ms = base.table.reader.known, state.planned_ms
+        if reason := guard_withdrawals(
+            found, base.snapshot, record, ingest.source, state.confirmed, now_ms=now_ms
+        ):
             ingest.progress(reason)
         result = state.result
         result.requests.update(found.requests)

@@ -12,7 +12,7 @@ import dagster as dg
 
 from s3notify_platform.engine.batch.heartbeats import purge_heartbeats
 from s3notify_platform.engine.commit.staged import Base
-from s3notify_platform.engine.values.slot_plan import refuse_withdrawals
+from s3notify_platform.engine.values.withdrawal_guard import refuse_withdrawals
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import CorruptError, S3NotifyError, UsageError
 from s3notify_platform.kernel.limits import OVERDUE_SECONDS

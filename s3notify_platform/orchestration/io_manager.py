@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Results, Round, close, commit_round, commit_rounds
 from s3notify_platform.engine.values.results import SlotResult
-from s3notify_platform.engine.values.slot_plan import TOO_MANY_MISSING
+from s3notify_platform.engine.values.withdrawal_guard import is_refusal
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_REASON
@@ -356,9 +356,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                         context.job_name, step, planned
                     )
                     context.instance.report_dagster_event(event, run_id=context.run.run_id)
-        first = next(
-            (one for one in reasons.values() if TOO_MANY_MISSING in one), next(iter(reasons.values()))
-        )
+        first = next((one for one in reasons.values() if is_refusal(one)), next(iter(reasons.values())))
         self.note_reason(context, first)
         raise dg.Failure(
             f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); the others are "

@@ -98,7 +98,8 @@ class Known:
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
     bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: the
-    newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `rewriting`:
+    newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `refused`: a
+    listing lacked too many objects, and no later listing of all slots has shown them (`withdrawal_guard`). `rewriting`:
     `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table
     while other writers wait, or "" if no writer waits.
     """
@@ -112,6 +113,7 @@ class Known:
     former: tuple[str, ...] = ()
     confirmed: int = -1
     confirmed_ms: int = 0
+    refused: bool = False
     rewriting: bool = False
     held: str = ""
 

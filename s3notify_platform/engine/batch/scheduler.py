@@ -45,7 +45,7 @@ from s3notify_platform.engine.batch.batches import (
 )
 from s3notify_platform.engine.batch.list_or_follow import decide
 from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
-from s3notify_platform.engine.values.slot_plan import TOO_MANY_MISSING
+from s3notify_platform.engine.values.withdrawal_guard import is_refusal
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import TagExists, TagNotFound
 from s3notify_platform.kernel.limits import MAX_REASON
@@ -237,7 +237,9 @@ class BatchPlanner:
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
         # `last` has the slots that `_note_failed` parks if they fail. A batch of all slots parks no slot.
-        attempts = {slot: item.attempts for slot, item in state.failing.items()}
+        attempts = {
+            slot: item.attempts for slot, item in state.failing.items() if not is_refusal(item.reason)
+        }
         last = (s for s in sorted(wanted - {EVERYTHING}) if self.settings.is_last(attempts.get(s, 0)))
         payload = BatchPayload(
             slots=tuple(sorted(wanted)),
@@ -315,7 +317,7 @@ class BatchPlanner:
                 if alive:
                     still_open.append(watched)
                     continue
-                failures = sorted(filter(None, (run.failure for run in runs)), key=_is_guarded, reverse=True)
+                failures = sorted(filter(None, (run.failure for run in runs)), key=is_refusal, reverse=True)
                 reason = failures[0] if failures else "the batch's run ended before all slots were committed"
                 # If the chain was acked in the meantime, `fail` leaves it acked.
                 chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
@@ -373,8 +375,8 @@ class BatchPlanner:
         """Adds the uncommitted slots of a batch to `failing`: as two groups, or as one group if the batch compared all
         slots, or if too many objects were missing.
         """
-        ordered, alone, guarded = sorted(missing), len(batch.slots) == 1, _is_guarded(reason)
-        middle = 0 if EVERYTHING in batch.slots or guarded else len(ordered) // 2
+        ordered, alone, refused = sorted(missing), len(batch.slots) == 1, is_refusal(reason)
+        middle = 0 if EVERYTHING in batch.slots or refused else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
                 # A batch of all slots does not count as an attempt of a slot, because such a batch cannot quarantine
@@ -382,7 +384,7 @@ class BatchPlanner:
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
                 # Most slots of a group are not at fault, so the backoff grows only if no half of it may be tried.
-                wait = self.settings.retry_seconds(attempts if alone or guarded else 1)
+                wait = self.settings.retry_seconds(attempts if alone or refused else 1)
                 failing[slot] = Failing(
                     attempts=attempts,
                     not_before_ms=now_ms + int((self.settings.parked_seconds if parked else wait) * 1000),
@@ -390,10 +392,6 @@ class BatchPlanner:
                     group=group[0],
                     parked=parked,
                 )
-
-
-def _is_guarded(reason: str) -> bool:
-    return TOO_MANY_MISSING in reason
 
 
 def _chain(batch: OpenBatch) -> Chain:

@@ -9,18 +9,16 @@ driver.
 
 import pickle
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
 from s3notify_platform.engine.values.task_rows import FailedSlot, Requests
-from s3notify_platform.kernel.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
-from s3notify_platform.source.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,29 +124,3 @@ class Plan:
         """Replaces the slot's plan by an error."""
         self.slots.pop(slot, None)
         self.failed[slot] = FailedSlot(slot=slot, error=error)
-
-
-TOO_MANY_MISSING: Final = "more objects are missing than the setting withdraw_share"
-"""The text in the reason of each slot that `refuse_withdrawals` fails. The slots of such a batch are retried together:
-in a smaller group, fewer than `WITHDRAWN_OBJECTS` objects could be missing, and their rows would leave the table.
-"""
-
-
-def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """Fails all slots with withdrawals, if a listing lacks too many of the objects that have a committed state. Slots
-    in `confirmed` do not fail.
-
-    Returns the reason of the failure; "" if no slot fails.
-    """
-    gone, held = found.total("withdrawn"), found.total("held")
-    slots = {slot for slot, each in found.slots.items() if each.withdrawn} - {*confirmed}
-    if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:
-        return ""
-    reason = (
-        f"{TOO_MANY_MISSING} ({source.input.withdraw_share:g}) allows: a listing of {source.input.prefix!r} in bucket "
-        f"{source.input.bucket.bucket!r} lacks {gone} of {held} objects: restore them, or confirm that their rows may "
-        f"leave the table: {source.location.command('confirm')}"
-    )
-    for slot in slots:
-        found.refuse(slot, f"UsageError: {reason}")
-    return reason

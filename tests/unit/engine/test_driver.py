@@ -251,6 +251,10 @@ def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Serv
         for each in result.slots.values():
             assert "lacks 70 of 120 objects" in each.error
             assert "`s3notify table confirm" in each.error
+    some = [slot for slot, each in result.slots.items() if not each.ok][:1]
+    (refused,) = place.ingest().run(some, batch="part").slots.values()
+    assert "after an earlier refusal" in refused.error, "a retry of a part must not withdraw its few objects"
+    assert place.values() == Counter(range(120))
     assert all(each.ok for each in place.run("6", withdraw_share=1.0).slots.values())
     assert place.values() == Counter(range(70, 120))
     for number in range(70):

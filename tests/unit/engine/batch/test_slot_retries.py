@@ -1,8 +1,10 @@
 """Retries of failed slots: when they are requested again, and with which other slots."""
 
-from s3notify_platform.engine.values.slot_plan import TOO_MANY_MISSING
+from s3notify_platform.engine.batch.batches import BatchPayload
 from s3notify_platform.source.batch_settings import BatchSettings
 from tests.support.batches import World, last_attempt, settled
+
+REFUSED = "UsageError: more objects are missing than the setting withdraw_share (0.5) allows: 70 of 120"
 
 
 def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_then_parked() -> None:
@@ -96,8 +98,8 @@ def test_each_of_several_poisonous_slots_is_alone_in_the_end() -> None:
 
 
 def test_slots_with_too_many_missing_objects_are_retried_together() -> None:
-    """In a smaller group, few objects could be missing. Then the limit would not hold, and their rows would leave the
-    table without a confirmation.
+    """Smaller groups would be refused, too, and each of them would list the bucket. No object may go to quarantine,
+    however often its slot was refused.
     """
     world = settled(backoff_seconds=1, backoff_ceiling_seconds=60)
     world.publish(*range(20))
@@ -106,7 +108,9 @@ def test_slots_with_too_many_missing_objects_are_retried_together() -> None:
         world.tick()
         for run in world.active():
             asked.append(run.request.slots)
-            run.failure = f"UsageError: {TOO_MANY_MISSING} (0.5) allows: 70 of 120"
+            payload = BatchPayload.loads(world.chains.state(run.request.batch).payload)
+            assert not payload.last_attempt
+            run.failure = REFUSED
             run.status = "failure"
         world.clock.sleep(5)
     assert set(asked) == {tuple(range(20))}
