@@ -29,9 +29,7 @@ from pkgutil import get_importer
 from typing import Final
 
 from s3notify_platform.kernel.limits import MAX_CODE_CHARS, MAX_CODE_STATEMENTS
-
-NO_TRANSFORM: Final = "none"
-"""The code version of a source without a transform."""
+from s3notify_platform.table.manifest import NO_TRANSFORM
 
 DIGITS: Final = 12
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -31,15 +32,18 @@ def aws_partition(region: str) -> str:
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
-_URL = re.compile(r"https?://[!-;=?-~]+")
-"""Printable ASCII without spaces, `<` and `>`. obstore panics over other URLs, and over invalid ports."""
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d+)?(/[A-Za-z0-9._~/-]*)?")
+_BUCKET = re.compile(r"[A-Za-z0-9._:-]*|arn:[!-~]+")
+"""The texts of endpoints and bucket names. obstore panics over others, and over invalid ports and addresses."""
 
 
 def _is_endpoint(url: str) -> bool:
     try:
-        place = urlsplit(url)
-        return bool(_URL.fullmatch(url) and place.hostname) and place.port != 0
-    except ValueError:  # a port that is no number, or too large
+        host, port = (place := urlsplit(url)).hostname or "", place.port
+        if host.rpartition(".")[2].isdigit():
+            ip_address(host)
+        return bool(_URL.fullmatch(url)) and port != 0 and "xn--" not in host.lower()
+    except ValueError:  # a port that is no number, or too large; an address with a part above 255
         return False
 
 
@@ -168,6 +172,10 @@ class S3Config(Access):
 
     def __post_init__(self) -> None:
         Access.__post_init__(self)
+        if not _BUCKET.fullmatch(self.bucket) and "/" not in self.bucket:
+            raise UsageError(
+                f"bucket {self.bucket!r}: a name has letters, digits, dots, hyphens and underscores"
+            )
         if "/" in self.bucket and not self.bucket.startswith("arn:"):
             raise UsageError(f"bucket {self.bucket!r}: give its name alone; the part after '/' is the prefix")
 

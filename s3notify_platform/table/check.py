@@ -40,7 +40,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.clustered.cluster_order import clustered_as
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.manifest import NO_TRANSFORM, SlotFacts
 from s3notify_platform.table.packs.pack_set import PackSet
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import kept_versions
@@ -90,9 +90,10 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
         problems += _problems_of_clustered(data, snapshot)
     groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
     for group in track(groups, len(groups), "checking slots"):
-        transformed = {slot for slot in group if snapshot.manifest.slot(slot).code_version}
+        codes = {slot: snapshot.manifest.slot(slot).code_version for slot in group}
+        transformed = {slot for slot, code in codes.items() if code not in ("", NO_TRANSFORM)}
         rows = _objects(data, snapshot.packs.values(), group, transformed, problems)
-        rejects = _objects(quarantine, snapshot.manifest.rejects, group, transformed, problems)
+        rejects = _objects(quarantine, snapshot.manifest.rejects, group, (), problems)
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
             problems += _problems_of_slot(slot, found, rows, rejects, snapshot.manifest.slot(slot))

@@ -21,6 +21,9 @@ from s3notify_platform.table.states.state_levels import StateSet
 
 FORMAT: Final = 1
 
+NO_TRANSFORM: Final = "none"
+"""The code version of a source without a transform."""
+
 OTHER_CODE: Final = "other"
 """Replaces the code version if several code versions made a slot's rows, or if the code version is unknown."""
 

@@ -126,6 +126,8 @@ class PooledPush:
         try:
             return self.post(topic, batch)
         except Exception as error:  # noqa: BLE001 - the error of one entry must not harm the others
+            if isinstance(error, MemoryError | RuntimeError) and not isinstance(error, RecursionError):
+                return Down(error=described(error), reached=False)  # this process lacks memory or threads
             if type(error) not in self._logged:
                 self._logged.add(type(error))
                 _LOG.warning("topic %r: %d entries could not be sent", topic, len(batch), exc_info=True)

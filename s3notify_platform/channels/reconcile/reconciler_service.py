@@ -36,7 +36,7 @@ from s3notify_platform.kernel.errors import (
     UnavailableError,
     UsageError,
 )
-from s3notify_platform.kernel.ports import ETag, ObjectMeta, ObjectStore
+from s3notify_platform.kernel.ports import ETag, ObjectMeta, ObjectStore, UploadId
 from s3notify_platform.protocols.keyspace import (
     NotSignalledError,
     Publisher,
@@ -216,8 +216,9 @@ class ReconcilerService:
                 continue
             if refused:
                 errors.append(
-                    f"{topic.name}: reservations of killed writers wait, because HEAD is refused: {refused[0]}. Allow "
-                    "s3:GetObject below the topic's prefix, or run another reconciler that has this right"
+                    f"{topic.name}: reservations of killed writers wait, because HEAD is refused: {refused[0]}. If "
+                    "a right is missing, allow s3:GetObject below the topic's prefix and s3:ListBucket, or run another "
+                    "reconciler that has these rights"
                 )
             reconciled.append(came_to)
             # Only pulled topics need signals: a pushed topic is scanned by its delivery worker.
@@ -270,14 +271,18 @@ class ReconcilerService:
         that takes the key.
         """
         upload = event.upload.id if event.upload is not None else None
-        with suppress(RefusedError):  # this process has no permission; a lifecycle rule may abort the upload
-            if upload:
-                self._objects.abort_upload(event.key, upload)
-            elif empty := self._objects.empty_uploads(event.key):
-                # The uploads that reservations name are read after the list of uploads. So if a writer has begun a
-                # listed upload and named it, the upload is kept.
-                for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
-                    self._objects.abort_upload(event.key, orphan)
+        doomed: Iterable[UploadId] = [upload] if upload else []
+        # Without permission for this process, a lifecycle rule may abort the upload.
+        with suppress(RefusedError):
+            if not upload:
+                doomed = self._objects.empty_uploads(event.key)
+        if doomed and not upload:
+            # The uploads that reservations name are read after the list of uploads. So if a writer has begun a listed
+            # upload and named it, the upload is kept.
+            doomed = set(doomed) - self._queue.uploads_of(self._bucket, event.key)
+        with suppress(RefusedError):
+            for one in doomed:
+                self._objects.abort_upload(event.key, one)
 
     def _announce_to_others(self, event: Event) -> None:
         """In place of the killed writer, announces the event to topics that were created after the writer's

@@ -22,7 +22,8 @@ class PromptRunCoordinator(QueuedRunCoordinator):
     The queue's limits still apply. If two processes submit a run at the same moment, the limits may be exceeded by one
     run.
 
-    `max_concurrent_runs` is the limit of the runs that end by themselves. The runs of services do not count.
+    The coordinator's `max_concurrent_runs` is the limit of the runs that end by themselves. The runs of services do not
+    count. Dagster's setting `concurrency.runs.max_concurrent_runs` replaces this limit, and counts all runs.
     """
 
     def get_run_queue_config(self) -> RunQueueConfig:

@@ -188,11 +188,15 @@ def _write(
         found.files[data.layout.file(data.path(name))] = each.body
 
 
+_PLACE: Final = pa.schema([("_key", pa.string()), ("_offset", pa.int64())])
+
+
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
     """Returns a mask of `rows`: true for each row that is also in `left`. Rows are compared by object and offset."""
     # Each place becomes a number: the number of its object, times the count of offsets, plus the number of its offset.
-    both = pa.concat_tables([each.select(["_key", "_offset"]) for each in (left, rows)])
-    objects = pc.index_in(both["_key"], left["_key"].combine_chunks().unique())
+    # Files of other engines may have other types of texts, and columns without nulls.
+    both = pa.concat_tables([each.select(_PLACE.names).cast(_PLACE) for each in (left, rows)])
+    objects = pc.index_in(both["_key"], both["_key"][: left.num_rows].combine_chunks().unique())
     offsets, numbers = np.unique(both["_offset"].to_numpy(), return_inverse=True)
     places = pc.fill_null(objects, -1).to_numpy().astype(np.int64) * len(offsets) + numbers
     mask = np.isin(places[left.num_rows :], places[: left.num_rows])

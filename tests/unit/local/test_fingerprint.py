@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.kernel.limits import MAX_CODE_CHARS, MAX_CODE_STATEMENTS
-from s3notify_platform.local.fingerprint import NO_TRANSFORM, declared_asset, fingerprint
+from s3notify_platform.local.fingerprint import declared_asset, fingerprint
+from s3notify_platform.table.manifest import NO_TRANSFORM
 
 BASE = {
     "proj/__init__.py": "",

@@ -53,6 +53,19 @@ def test_a_region_of_the_environment_with_a_line_break_is_refused(
         S3Config(bucket="b")
 
 
+def test_a_bucket_name_that_no_url_can_have_is_refused() -> None:
+    """Otherwise the client would panic at the first request."""
+    with pytest.raises(UsageError, match="letters, digits"):
+        S3Config(bucket="a b")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1]:9000", "https://s3.eu-west-1.amazonaws.com/", "http://10.0.0.1:80"]
+)
+def test_an_endpoint_that_is_a_url_is_accepted(url: str) -> None:
+    assert S3Config(bucket="b", endpoint_url=url).endpoint == url
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -63,6 +76,10 @@ def test_a_region_of_the_environment_with_a_line_break_is_refused(
         "http://h:9\n",
         "http://a b",
         "http://[::1",
+        "http://s3.{region}.example.com",
+        "http://10.0.0.256",
+        "http://h%41",
+        "http://xn--a",
     ],
 )
 @pytest.mark.parametrize("in_environment", [True, False])

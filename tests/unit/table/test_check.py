@@ -6,17 +6,33 @@ import pytest
 
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.check import check_table
+from s3notify_platform.table.manifest import NO_TRANSFORM
 from tests.support.keyed_rounds import CLUSTERED, KeyedRounds, following
 from tests.support.log_rounds import Rounds
 
 BUCKET = {"a1": ("e", (1, 2, 3, 4)), "b1": ("f", (5, 7))}
 
 
-@pytest.fixture
-def rounds():
+@pytest.fixture(params=["", NO_TRANSFORM])
+def rounds(request):
     found = Rounds(store=MemoryObjectStore())
     found.commit(found.planned(BUCKET))
-    return found
+    return found if not request.param else Coded(found, request.param)
+
+
+class Coded:
+    """Rounds whose table has this code version in each slot."""
+
+    def __init__(self, rounds, code):
+        self.rounds, self.code, self.table = rounds, code, self
+
+    def opened(self):
+        found = self.rounds.table.opened()
+        slots = {slot: replace(facts, code_version=self.code) for slot, facts in found.manifest.slots.items()}
+        return replace(found, manifest=replace(found.manifest, slots=slots))
+
+    def __getattr__(self, name):
+        return getattr(self.rounds, name)
 
 
 def problems(table, snapshot):

@@ -303,3 +303,21 @@ def test_an_entry_that_cannot_be_written_as_a_message_does_no_harm_to_others(que
     assert (left.event.key, left.attempts) == ("k5", 1)
     assert left.last_error.startswith("OverflowError: ")
     assert len(caplog.records) == 1
+
+
+def test_a_process_without_free_threads_takes_no_attempt(queue, monkeypatch):
+    """The endpoint did not receive the event, and the event is good. The event must be delivered later."""
+    queue.push_many("t", [Event(key="k")])
+    with Receiver().serving() as server, pusher(server.url) as made:
+        with monkeypatch.context() as patched:
+            patched.setattr(made, "post", raising(RuntimeError("can't start new thread")))
+            SteppedDelivery(queue, made).step()
+        (left,) = queue.entries("t", range(1000))
+        assert (left.attempts, server.keys) == (0, {})
+
+
+def raising(error):
+    def post(*_):
+        raise error
+
+    return post
