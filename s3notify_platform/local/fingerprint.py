@@ -29,7 +29,7 @@ from pkgutil import get_importer
 from typing import Final
 
 from s3notify_platform.kernel.limits import MAX_CODE_CHARS, MAX_CODE_STATEMENTS
-from s3notify_platform.table.manifest import NO_TRANSFORM
+from s3notify_platform.table.code_versions import NO_TRANSFORM
 
 DIGITS: Final = 12
 

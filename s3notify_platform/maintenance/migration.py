@@ -103,8 +103,11 @@ def migrate(
     backlog.add(other.all_slots())
     _renew_topic(other, now)
 
+    now_ms = record.clock.wall_ms()
+
     def complete(known: Known | None) -> Known | None:
-        return known and replace(known, identity=now, confirmed=known.version, rewriting=False)
+        done = known and replace(known, identity=now, rewriting=False)
+        return done and done.with_confirmation(now_ms)
 
     record.change(complete)
     other.slot_signals(store).signal_slots([Slot(0)])

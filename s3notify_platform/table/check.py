@@ -38,9 +38,10 @@ from s3notify_platform.kernel.parallel import Track, untracked
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.clustered.cluster_order import clustered_as
+from s3notify_platform.table.code_versions import NO_TRANSFORM
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.manifest import NO_TRANSFORM, SlotFacts
+from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import PackSet
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import kept_versions

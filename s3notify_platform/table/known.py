@@ -139,6 +139,10 @@ class Known:
         """
         return generation <= self.confirmed and now_ms - self.confirmed_ms <= CONFIRMED_SECONDS * 1000
 
+    def with_confirmation(self, now_ms: int) -> "Known":
+        """Returns the record after a person has confirmed withdrawals (`confirms`)."""
+        return replace(self, confirmed=self.version, confirmed_ms=now_ms, refused=False)
+
     def topic_user(self, slots: int) -> TopicUser:
         """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
         return TopicUser(slots=slots, table=self.table, former=self.former)

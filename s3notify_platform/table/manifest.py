@@ -15,17 +15,12 @@ from typing import Any, Final
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.limits import MANIFEST_BYTES
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.code_versions import OTHER_CODE
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.state_changes import StateChange, encode, fits_inline
 from s3notify_platform.table.states.state_levels import StateSet
 
 FORMAT: Final = 1
-
-NO_TRANSFORM: Final = "none"
-"""The code version of a source without a transform."""
-
-OTHER_CODE: Final = "other"
-"""Replaces the code version if several code versions made a slot's rows, or if the code version is unknown."""
 
 Json = dict[str, Any]
 

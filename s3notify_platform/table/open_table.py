@@ -128,11 +128,7 @@ def confirm(reader: LogReader, table: OpenTable) -> int:
     """
     now_ms = reader.clock.wall_ms()
     known, _ = reader.known.change(
-        lambda now: (
-            replace(now, confirmed=now.version, confirmed_ms=now_ms, refused=False)
-            if now and now.table == table.id
-            else now
-        )
+        lambda now: now.with_confirmation(now_ms) if now and now.table == table.id else now
     )
     return known.confirmed if known is not None else -1
 

@@ -12,7 +12,7 @@ import pytest
 
 from s3notify_platform.kernel.limits import MAX_CODE_CHARS, MAX_CODE_STATEMENTS
 from s3notify_platform.local.fingerprint import declared_asset, fingerprint
-from s3notify_platform.table.manifest import NO_TRANSFORM
+from s3notify_platform.table.code_versions import NO_TRANSFORM
 
 BASE = {
     "proj/__init__.py": "",

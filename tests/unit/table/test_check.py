@@ -6,7 +6,7 @@ import pytest
 
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.check import check_table
-from s3notify_platform.table.manifest import NO_TRANSFORM
+from s3notify_platform.table.code_versions import NO_TRANSFORM
 from tests.support.keyed_rounds import CLUSTERED, KeyedRounds, following
 from tests.support.log_rounds import Rounds
 
