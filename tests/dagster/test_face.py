@@ -126,7 +126,7 @@ def test_the_check_of_a_refused_sweep_fails_until_the_next_sweep(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch must not make the check pass: it must repeat the sweep's result."""
-    monkeypatch.setattr("s3notify_platform.engine.values.slot_plan.WITHDRAWN_OBJECTS", 4)
+    monkeypatch.setattr("s3notify_platform.engine.values.withdrawal_guard.WITHDRAWN_OBJECTS", 4)
     site.write(*range(8))
     site.settle()
     for slot in range(8):
