@@ -222,10 +222,8 @@ class _Round:
         found = self._plan = ingest.jobs.plan(slots, base, entries=entries, skip=state.skip, user=user)
         state.result.took("plan", ingest.clock.monotonic() - started)
         state.planned_ms = ingest.clock.wall_ms()
-        record, now_ms = base.table.reader.known, state.planned_ms
-        if reason := guard_withdrawals(
-            found, base.snapshot, record, ingest.source, state.confirmed, now_ms=now_ms
-        ):
+        given = found, base.snapshot, base.table.reader.known, ingest.source, state.confirmed
+        if reason := guard_withdrawals(*given, listed=entries is None, now_ms=state.planned_ms):
             ingest.progress(reason)
         result = state.result
         result.requests.update(found.requests)

@@ -28,17 +28,25 @@ def is_refusal(reason: str) -> bool:
 
 
 def guard_withdrawals(
-    found: Plan, snapshot: Snapshot, record: KnownRecord, source: Source, confirmed: set[Slot], *, now_ms: int
+    found: Plan,
+    snapshot: Snapshot,
+    record: KnownRecord,
+    source: Source,
+    confirmed: set[Slot],
+    *,
+    listed: bool,
+    now_ms: int,
 ) -> str:
     """Fails all slots with withdrawals if the plan may not withdraw. Adds the slots that a person has confirmed to
-    `confirmed`: these slots may withdraw any number of objects.
+    `confirmed`: these slots may withdraw any number of objects. `listed`: the plan compares all its slots with a
+    listing. A plan by entries ends no refusal, because it does not look for missing objects.
 
     Returns the reason of the failure; "" if no slot fails. Cost: 1 write if a refusal begins or ends.
     """
     facts, known = snapshot.manifest.slot, snapshot.known
     if known is not None:
         confirmed |= {slot for slot in found.slots if known.confirms(facts(slot).generation, now_ms)}
-    whole = len(found.slots) + len(found.failed) == source.location.slots
+    whole = listed and len(found.slots) + len(found.failed) == source.location.slots
     before = known is not None and known.refused
     reason = refuse_withdrawals(found, confirmed, source, refused=before and not whole)
     if bool(reason) != before and (reason or whole):
