@@ -64,7 +64,7 @@ class Limits:
     strangers: int = 32
     head_bytes: int = 16 * 1024
     body_bytes: int = 1024 * 1024
-    stranger_seconds: float = 3.0
+    stranger_seconds: float = 10.0
     request_seconds: float = 10.0
     idle_seconds: float = 60.0
 

@@ -275,6 +275,7 @@ def test_a_text_that_compresses_well_is_read_to_its_end() -> None:
 def test_small_files_take_at_most_a_gigabyte_of_memory(name: str) -> None:
     """Each file gives rows or rejects in a process that has one gigabyte."""
     program = """
+import os
 import sys
 from tests.support.poison import SCHEMA
 from s3notify_platform.formats.records import Target
@@ -287,6 +288,7 @@ for rescue in (False, True):
     target = Target(schema=SCHEMA, rescue=rescue)
     found = [*format_of(sys.argv[1], "auto").parse([("k", body)], target)]
     assert sum(parsed.table.num_rows + len(parsed.rejects) for parsed in found)
+os._exit(0)  # Arrow's threads may abort a process that ends in the usual way: apache/arrow#39862
 """
     body = FILES[name]()
     assert len(body) < 1_000_000
