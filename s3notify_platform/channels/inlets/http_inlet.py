@@ -13,11 +13,11 @@ the answer is neither 200 nor 400, or is missing, the sender must send the post 
 | 413, 431 | the post's body or head is too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
-Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 10 s
-each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy, each
-client of the proxy gets a share of its own (`proxies`). If `plain_http` is set without `trusted_proxies`, connections
-are limited only by `max_connections`. So anybody who reaches the proxy may take all connections, for 10 s each. The
-inlet warns of this risk when it starts.
+Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 10
+s each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy,
+each client of the proxy gets a share of its own (`proxies`). If `plain_http` is set without `trusted_proxies`,
+connections are limited only by `max_connections`. So anybody who reaches the proxy may take all connections, for 10 s
+each. The inlet warns of this risk when it starts.
 
 Authentication is mandatory. The secret comes from a named environment variable. A request has the secret in one of
 these headers:
