@@ -29,7 +29,8 @@ A contract in CI checks this rule.
     guide/          the pages of `s3notify guide`
 
 Where to look first
-    a row becomes visible       `table/commit.py` creates the version; `engine/loop.py` has the order of the next steps
+    a row becomes visible       `Committer` in `table/commit.py` creates the version; `engine/commit/round_commit.py`
+                                requests it; `engine/loop.py` has the order of the next steps
     a new format                a file in `formats/`, and an entry in `formats/registry.py`
     a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`; the
                                 adapter of a message service in `stores/`, and its client in `kernel/extras.py`

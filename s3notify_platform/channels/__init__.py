@@ -26,8 +26,8 @@ iam` prints the least policy of each role.
     - Anybody else who reaches the HTTP inlet or the front: they get a share of the connections, each connection for
       some seconds. They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`,
       anybody can take all connections.
-    - Trusted proxy: its headers name the sender in whose share of the connections a request counts. The proxy has no
-      secret of its own, but it sees the senders' secrets.
+    - Trusted proxy: its headers name the sender of a request. The request counts in this sender's share of the
+      connections. The proxy has no secret of its own, but it sees the senders' secrets.
     - Endpoint: the platform waits for its answer until a deadline, and uses only the answer's status. Redirects are not
       followed.
 

@@ -156,7 +156,7 @@ def time_pattern(text: str) -> TimePattern:
     for wrong, why in (
         ("y" not in given, "a year is missing: yyyy or yy"),
         ("d" in given and "M" not in given, "it has a day and no month"),
-        (given & {*"msSaz"} and "H" not in given, "it has a part of a time, or a zone, and no hour"),
+        (given & {*"msSaz"} and "H" not in given, "it has parts that need an hour, and no hour"),
         ("s" in given and "m" not in given, "it has seconds and no minutes"),
         ("S" in given and "s" not in given, "it has fractions and no seconds"),
         (twelve != ("a" in given), "use h with a, or H: a 12-hour clock needs AM or PM"),

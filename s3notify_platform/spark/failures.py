@@ -96,7 +96,7 @@ def _python(error: Exception) -> re.Match[str] | None:
 
 
 def _of_spark(error: Exception) -> BaseException:
-    """Returns the job's error that a transform has caused by an action of its own, or else the error itself."""
+    """If a transform started a Spark job, and this job failed, returns the job's error. Otherwise returns `error`."""
     cause = error.__cause__ if isinstance(error, TransformError) else None
     return cause if isinstance(cause, JOB_ERRORS) else error
 

@@ -71,7 +71,10 @@ def is_same_type(one: Any, other: Any) -> bool:
 
 
 def _parts(old: Any, new: Any) -> list[tuple[Any, Any]] | None:
-    """Returns pairs of the types inside two types, or None if the two types have different fields."""
+    """Returns pairs of the inner types of two types: of their fields, of their elements, or of their keys and values.
+
+    None if one of the two types is not nested, or if their kinds or the names of their fields differ.
+    """
     if not isinstance(old, dict) or not isinstance(new, dict) or old["type"] != new["type"]:
         return None
     if old["type"] == "struct":

@@ -132,9 +132,10 @@ def ingest_of(site: Site) -> ContinuousIngest:
 IN_SEQUENCE = 1 + 9
 """The poll's HEAD, and the batch's sequential requests.
 
-The budget of a batch does not include idle polls. An idle poll is this HEAD. The nine requests after it are: LIST of
-the signals, LIST of the queue (at the same time, the table's newest version is read), GET of the segment, GET of the
-object, PUT of the pack, PUT of the version, PUT of `known`, removal of the segment, and PUT of the signals seen.
+The budget includes the HEAD of the one poll that finds the change. It does not include idle polls, each of which is
+also one HEAD. The nine requests after the HEAD are: LIST of the signals, LIST of the queue (at the same time, the
+table's newest version is read), GET of the segment, GET of the object, PUT of the pack, PUT of the version, PUT of
+`known`, removal of the segment, and PUT of the signals seen.
 """
 
 

@@ -1,4 +1,4 @@
-"""Compares the permissions that IAM would require for recorded requests with a policy."""
+"""Compares a policy with the permissions that IAM would require for recorded requests."""
 
 import json
 from collections.abc import Iterable

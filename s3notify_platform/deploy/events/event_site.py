@@ -20,7 +20,7 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""The services that the queue's policy can allow to send messages to it, each with the way that it stands for."""
+"""For each AWS service that the policy of a queue may allow to send messages: the `Way` of events by this service."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"

@@ -3,9 +3,9 @@
 `s3notify init NAME --events` finds the resources that a template made, and makes the missing resources. With
 CloudFormation the bucket's notification is missing, because only the template that makes the bucket can contain it.
 
-By SNS, if the bucket announces the source's keys to a topic already, a template subscribes the queue to that topic, and
-does not change the bucket. The bucket's account is `site.bucket_account`; "" means the account that applies the
-template.
+If events go by SNS, and the bucket announces the source's keys to a topic already, a template subscribes the queue to
+that topic, and does not change the bucket. The bucket's account is `site.bucket_account`; "" means the account that
+applies the template.
 """
 
 import json

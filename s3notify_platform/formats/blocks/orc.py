@@ -136,7 +136,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """Yields the rows of the stripes whose share begins from `start` to `end`.
+    """Yields the rows of each stripe whose share of the file's bytes begins at or after `start`, and before `end`.
 
     Returns the next share's start, or the file's size.
     """

@@ -32,7 +32,7 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 class Checker:
     """Checks that the values of records have the types of `schema`.
 
-    `commas`: true if columns of numbers with a decimal comma have texts; false if such columns have JSON numbers.
+    `commas`: the columns that `decimal_comma` names have texts like `"1,5"` if true, and JSON numbers if false.
     """
 
     def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:

@@ -60,7 +60,10 @@ class Operation:
         return holds(self.precondition, found)
 
     def shows(self, found: ObjectMeta | None, writer: str) -> bool:
-        """True if the object that a HEAD found is the result of this write, provided that nobody else may write."""
+        """True if the object that a HEAD found is the result of this write.
+
+        The answer is valid only while nobody else may write.
+        """
         return found is None if self.deletes else written_by(found, writer)
 
 

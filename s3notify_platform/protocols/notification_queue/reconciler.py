@@ -157,8 +157,8 @@ class Reconciler:
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # `outdated` is computed before the scan: if `outdated` is true, the scan finds all entries that older
-            # quotas have granted.
+            # `outdated`: no writer uses an older quota any more. The value is computed before the scan, so that the
+            # scan finds each entry that an older quota has granted.
             outdated = self._seen_for(found, shard) >= self._queue.topics.outdated_seconds
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):

@@ -207,7 +207,7 @@ class Topics:
         return self._waited_out(self.change(name, change))
 
     def pause(self, name: str, *, paused: bool = True) -> Topic:
-        """Stops deliveries of a topic from its owners' next heartbeat on, or resumes them. Cost: 2 requests.
+        """Pauses or resumes the deliveries of a topic, from the next heartbeat of its owners. Cost: 2 requests.
 
         While the topic is paused, entries stay, new entries are accepted, and no attempts or time are used up.
         `UsageError` if the topic is pulled, or not persistent.

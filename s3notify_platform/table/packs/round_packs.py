@@ -62,8 +62,8 @@ def write(
     leave out a slot at little cost (`without_slots`). `schema`: the schema of all rows, by default the schema of the
     first rows. Memory holds one pack. `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3 *
-    (`target` + `group`) bytes of other slots.
+    With `sizes.by_slot`, it is enough if the rows are sorted by `_slot`. The replacement of a slot then rewrites less
+    than 3 * (`target` + `group`) bytes of other slots.
     """
     if sizes.by_slot:
         yield from _by_slot(rows, sizes, schema)

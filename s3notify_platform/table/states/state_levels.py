@@ -76,7 +76,7 @@ class StateSet:
             if why := states.misplaced():
                 raise ValueError(why)
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{where}: states of objects: {error}: restore it") from error
+            raise CorruptError(f"{where}: damaged states of objects ({error}): restore it") from error
         return states
 
     def misplaced(self) -> str:

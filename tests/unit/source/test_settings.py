@@ -273,7 +273,7 @@ TIMES = {setting.name: other(setting) for setting in settings_of(LeaseTimeSettin
 LEASES = LeaseSettings(**{name.removeprefix("lease_"): value for name, value in TIMES.items()})
 
 
-def test_lease_times_have_the_same_effect_from_everywhere(tmp_path: Path) -> None:
+def test_lease_times_have_the_same_effect_wherever_they_are_set(tmp_path: Path) -> None:
     """Component, data source, flags and YAML must set the same times, which differ from the defaults."""
     assert all(getattr(LEASES, field.name) != field.default for field in dataclasses.fields(LEASES))
     place = {"name": "orders", "bucket": "b", "prefix": "raw/", "commit": "dynamodb"}

@@ -41,7 +41,7 @@ def test_an_event_is_accepted_by_any_2xx_status(status):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 500, 501])
-def test_an_event_is_refused_by_other_statuses_with_a_printable_error(status):
+def test_a_status_of_refusal_gives_a_printable_error(status):
     """Otherwise an endpoint could write control characters or long texts into logs and queue entries."""
     with Receiver(lambda _: status, body=b"no\r\n\x1b[31m" + b"x" * 9000).serving() as server:
         answer = post(server.url)

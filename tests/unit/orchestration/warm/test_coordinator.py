@@ -85,7 +85,7 @@ def test_runs_of_services_do_not_count_towards_the_limit(instance: dg.DagsterIns
 
 
 def test_the_daemon_does_not_count_runs_of_services(instance: dg.DagsterInstance) -> None:
-    """The daemon must use the same limits, since it starts the runs that may not be warm."""
+    """The daemon starts the runs that no warm worker may take, so it must use the same limits as the coordinator."""
     create_run_for_test(
         instance, job_name="any", status=DagsterRunStatus.STARTED, tags={SERVICE_TAG: "deliver"}
     )

@@ -66,7 +66,7 @@ def test_segments_survive_their_encoding():
     assert [each.event.announced_to for each in again.entries] == [("e", "f"), (), (), ("g",)]
 
 
-def test_announced_topics_are_kept_only_with_reservations():
+def test_only_reserved_entries_store_the_topics_that_got_the_change():
     """Otherwise committed entries would store the list of announced topics. Only a reconciler needs this list, for
     reservations.
     """
