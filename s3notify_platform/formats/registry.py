@@ -1,8 +1,12 @@
 """The formats by name. The functions apply a source's setting `format` to a key or to a schema.
 
-A new format is one file and one entry here. The file has a subclass of `Format` or, for records in a text, of
-`TextFormat`. If the records of a text name their fields, a subclass of `field_lines.FieldLines` needs only one method.
-Examples: `text/plain_text.py`, and `Pairs` in `tests/unit/formats/test_registry.py`.
+A new format is one file and one entry, the last of `FORMATS`. Then `poe options` writes the format into the guide.
+
+If lines name their fields, the file is directly in `formats/` (a file in `formats/text/` would close a circle of
+imports), and has a subclass of `field_lines.FieldLines` with `name`, `suffixes` and the method
+`fields(record: str) -> dict[str, str]`. This method gets each line that is not empty, and raises `ValueError` with the
+reason for a malformed one. `Pairs` in `tests/unit/formats/test_registry.py` is an example. For all other files, the
+docstring of `formats` names the base.
 """
 
 from typing import Any, Final

@@ -128,8 +128,8 @@ MAX_RULE_DIGITS: Final = 38
 """Largest number of digits before the decimal point of a number in a rule, and also after the point."""
 
 MAX_KEYS: Final = 4 * MAX_COLUMNS
-"""Largest number of different keys in all JSON records that are parsed together. A record with more keys is rejected or
-rescued.
+"""Largest number of different fields, at any depth, of all JSON records that are parsed together. A record with more
+fields is rejected or rescued.
 """
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1

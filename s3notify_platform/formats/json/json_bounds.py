@@ -1,8 +1,8 @@
 """Finds out, without a parser, how deep and how large parsed JSON will be. The check is necessary because pyarrow 26
 has no limits.
 
-Deep nesting crashes the process. Many objects with different keys become a huge table, with a row for each object and a
-column for each key.
+Deep nesting crashes the process. Many objects with different fields become a huge table, with a row for each object and
+a column for each field, at any depth.
 """
 
 import re
@@ -84,26 +84,70 @@ def check_json_lines(records: Records) -> None:
         raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")
 
 
-_KEY: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t\r\n]*+:', re.DOTALL)
+_TEXT_OR_BRACE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?:[ \t\r\n]*+:)?+|[{}]', re.DOTALL)
+_COLON: Final = ord(":")
+_SCANNED_BYTES: Final = 1 << 18
+"""The number of bytes whose tokens are in memory together, if no line is longer."""
+_Fields = dict[bytes, "_Fields"]
+"""The fields of an object by key, and their fields."""
 
 
 def check_cells(text: bytes, columns: int | None = None) -> None:
     """Raises `ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
 
-    Without `columns`, the number of different keys is used.
+    Without `columns`, the number of different fields in the text is used, at any depth. If that number is larger than
+    `MAX_KEYS`, this also raises.
     """
     objects = max(1, text.count(b"{"))
     if columns is None:
-        most = text.count(b":")  # the search for the keys themselves takes much longer
+        most = text.count(b":")  # the search for the fields themselves takes much longer
         if most <= MAX_KEYS and objects * most <= MAX_CELLS:
             return
-        columns = len(set(_KEY.findall(text)))
+        columns = _count_paths(text, min(MAX_KEYS, MAX_CELLS // objects))
         if columns > MAX_KEYS:
-            raise pa.ArrowInvalid(f"{columns} different keys: at most {MAX_KEYS} are read at once")
+            raise pa.ArrowInvalid(
+                f"more than {MAX_KEYS} different fields: at most {MAX_KEYS} are read at once"
+            )
     if objects * columns > MAX_CELLS:
         raise pa.ArrowInvalid(
-            f"{objects} objects with {columns} different keys: at most {MAX_CELLS} values are read at once"
+            f"{objects} objects with {columns} different fields: at most {MAX_CELLS} values are read at once"
         )
+
+
+def _count_paths(text: bytes, most: int) -> int:
+    """Returns the number of different paths of fields in JSON lines. The count ends soon after `most`."""
+    if text.count(b"{") == text.count(b"\n{") + text.startswith(b"{"):
+        return len(_keys_of_flat(text))
+    count = begin = 0
+    top: _Fields = {}
+    outer, inner = [], top
+    while begin < len(text) and count <= most:
+        end = text.find(b"\n", begin + _SCANNED_BYTES) + 1 or len(text)
+        for token in _TEXT_OR_BRACE.findall(text, begin, end):
+            if token == b"{":
+                outer.append(inner)
+            elif token == b"}":
+                # The next object in the same list has the same fields.
+                inner = outer.pop() if outer else top
+            elif token[-1] == _COLON and outer:
+                fields = outer[-1]
+                if token not in fields:
+                    fields[token] = {}
+                    count += 1
+                inner = fields[token]
+        begin = end
+    return count
+
+
+def _keys_of_flat(text: bytes) -> set[bytes]:
+    """Returns the keys of JSON lines without inner objects."""
+    keys: set[bytes] = set()
+    begin = 0
+    while begin < len(text):
+        end = text.find(b"\n", begin + _SCANNED_BYTES) + 1 or len(text)
+        keys.update(token for token in _TEXT_OR_BRACE.findall(text, begin, end) if token[-1] == _COLON)
+        begin = end
+    return keys
 
 
 def value_end(text: str, start: int) -> int:

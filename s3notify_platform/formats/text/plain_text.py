@@ -1,6 +1,6 @@
 """Text: each line, even a blank line, is one record with one value. Lines that are not UTF-8 are rejects.
 
-This is the shortest format, and so an example for new formats. The format overrides `cut`, because the method of
+This is an example of a `TextFormat` with a parser of its own. The format overrides `cut`, because the method of
 `TextFormat` skips blank lines.
 """
 

@@ -25,6 +25,13 @@ def wide(names: int) -> bytes:
     return b"{" + b",".join(b'"k%d":%d' % (n, n) for n in range(names)) + b"}\n"
 
 
+def nested_keys(lines: int, names: int) -> bytes:
+    """Empty records, and a record whose keys all have objects with all these keys: `names` squared paths."""
+    keys = [b'"k%d":' % n for n in range(names)]
+    inner = b"{" + b",".join(key + b"1" for key in keys) + b"}"
+    return b"{}\n" * lines + b"{" + b",".join(key + inner for key in keys) + b"}\n"
+
+
 def new_keys_in_list(items: int) -> bytes:
     """A list of objects, each with a different key."""
     return b'{"list":[' + b",".join(b'{"u%d":1}' % n for n in range(items)) + b"]}\n"
@@ -67,6 +74,7 @@ TEXTS: dict[str, MAKE] = {
     "new-keys-3000.jsonl": partial(new_keys, 3000),
     "new-keys-10000.jsonl": partial(new_keys, 10_000),
     "wide.jsonl": partial(wide, 100_000),
+    "nested-keys.jsonl": partial(nested_keys, 20_000, 90),
     "new-keys-in-list.jsonl": partial(new_keys_in_list, 6000),
     "reserved.jsonl": lambda: b'{"_key":1}\n{"_KEY":1}\n{"_rescued":1}\n{"":1}\n{"_slot":{"a":1}}\n',
     "names.jsonl": '{"a.b":1,"a`b":2,"a b":3,"🙂":4,"Aa":5,"aA":6,"ID":7}\n'.encode,

@@ -34,7 +34,7 @@ class Pairs(FieldLines):
     """Lines of `name=value`, separated by spaces."""
 
     name = "pairs"
-    suffixes = frozenset({"kv"})
+    suffixes = frozenset({"toypairs"})
 
     def fields(self, record: str) -> dict[str, str]:
         if "=" not in record:
@@ -59,7 +59,12 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> Format:
 
 
 def test_a_format_is_found_by_suffix_and_name(pairs: Format) -> None:
-    assert format_of("a/b.kv", AUTO) is format_of("a/b.KV.gz", AUTO) is format_of("a", "pairs") is pairs
+    assert (
+        format_of("a/b.toypairs", AUTO)
+        is format_of("a/b.TOYPAIRS.gz", AUTO)
+        is format_of("a", "pairs")
+        is pairs
+    )
     assert fixed_schema("pairs") is None
     bucket = S3Config(bucket="b")
     assert Input(bucket=bucket, format="pairs").format == "pairs"
@@ -94,7 +99,7 @@ def test_values_that_do_not_fit_are_rescued() -> None:
 
 @pytest.mark.parametrize("places", [[], [1], [13, 14, 15], [20, 21, 35], range(len(BODY))])
 def test_parts_give_the_same_as_the_whole(pairs: Format, places: list[int]) -> None:
-    assert pairs.may_be_cut("a.kv", "utf-8")
+    assert pairs.may_be_cut("a.toypairs", "utf-8")
     expected, _ = read(BytesInMemory(BODY), cut(BODY, [], "pairs")[0], "pairs", SCHEMA)
     found = [read(BytesInMemory(BODY), split, "pairs", SCHEMA) for split in cut(BODY, places, "pairs")]
     assert [row for rows, _ in found for row in rows] == expected
@@ -104,7 +109,7 @@ def test_parts_give_the_same_as_the_whole(pairs: Format, places: list[int]) -> N
 
 def test_compressed_objects_are_read_record_by_record(pairs: Format) -> None:
     body = gzip.compress(BODY)
-    assert not pairs.may_be_cut("a.kv.gz", "utf-8")
+    assert not pairs.may_be_cut("a.toypairs.gz", "utf-8")
     split = Split(version=version(body), start=3, end=len(body), by_record=True)
     rows, end = read(BytesInMemory(body), split, "pairs", SCHEMA)
     assert [row[1] for row in rows] == [{"id": 4, "name": "dan"}]
@@ -136,15 +141,17 @@ def test_a_text_that_cannot_be_encoded_rejects_only_its_record(monkeypatch: pyte
 
 
 def test_new_fields_of_an_inferred_schema_are_found(pairs: Format) -> None:
-    (found,) = pairs.parse([("a.kv", b"id=1 name=ada age=7")], Target(schema=SCHEMA, inferred=True))
+    (found,) = pairs.parse([("a.toypairs", b"id=1 name=ada age=7")], Target(schema=SCHEMA, inferred=True))
     assert [*found.new_fields] == [pa.schema([("age", pa.int64())])]
-    (dropped,) = pairs.parse([("a.kv", b"id=1 name=ada age=7")], Target(schema=SCHEMA))
+    (dropped,) = pairs.parse([("a.toypairs", b"id=1 name=ada age=7")], Target(schema=SCHEMA))
     assert dropped.unnamed == {0: {"age": 1}}
 
 
 def test_a_notation_applies_to_fields(pairs: Format) -> None:
     form = pairs.configured(FormatSettings(date_format="dd.MM.yyyy"))
-    (found,) = form.parse([("a.kv", b"day=31.01.2026")], Target(schema=pa.schema([("day", pa.date32())])))
+    (found,) = form.parse(
+        [("a.toypairs", b"day=31.01.2026")], Target(schema=pa.schema([("day", pa.date32())]))
+    )
     assert found.table.to_pylist() == [{"day": date(2026, 1, 31)}]
 
 

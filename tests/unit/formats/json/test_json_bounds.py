@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.json.json_bounds import depth_of, value_end
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.kernel.limits import MAX_DEPTH
 from tests.support.parsing import AB, infer, take
 from tests.support.poison.texts import deep
@@ -59,3 +61,23 @@ def test_brackets_in_strings_do_not_add_to_the_depth() -> None:
     rows, rejects = take([body, body], AB, "jsonl")
     assert [row["b"] for _, _, row in rows] == [text, text]
     assert rejects == []
+
+
+@pytest.mark.parametrize(
+    ("later", "kind"),
+    [
+        ("2", pa.int64()),
+        ("2.5", pa.float64()),
+        ("null", pa.int64()),
+    ],
+)
+def test_new_fields_get_the_type_of_all_lines(later: str, kind: pa.DataType) -> None:
+    """Otherwise the first lines of a block would decide the type of a field, and a late field would be lost."""
+    lines = ['{"id":1,"new":1,"in":{"a":1}}'] * 5000
+    late = f'{{"id":2,"new":{later},"in":{{"b":[{{"c":1}}]}},"late":true}}'
+    for body, more in (([*lines, f'{{"id":2,"new":{later}}}'], False), ([*lines, late], True)):
+        target = Target(schema=pa.schema([("id", pa.int64())]), inferred=True)
+        (found,) = FORMATS["jsonl"].parse([("k", "\n".join(body).encode())], target)
+        parts = [("a", pa.int64()), *([("b", pa.list_(pa.struct([("c", pa.int64())])))] if more else [])]
+        fields = [("new", kind), ("in", pa.struct(parts)), *([("late", pa.bool_())] if more else [])]
+        assert found.new_fields == [pa.schema(fields)]
