@@ -31,10 +31,14 @@ A contract in CI checks this rule.
 Where to look first
     a row becomes visible       `Committer` in `table/commit.py` creates the version; `engine/commit/round_commit.py`
                                 requests it; `engine/loop.py` has the order of the next steps
-    a new format                a file in `formats/`, and an entry in `formats/registry.py`
+    a new format                a file in `formats/`, and an entry in `formats/registry.py`; then `poe options`
     a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`; the
-                                adapter of a message service in `stores/`, and its client in `kernel/extras.py`
-    a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it
+                                adapter of a message service in `stores/`, and its client in `kernel/extras.py` and as
+                                an extra in `pyproject.toml`
+    another event message       `_unwrapped` in `protocols/notification_queue/s3_event.py`
+    a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it; for a setting
+                                that chooses objects, a field in `source/choice_settings.py`, the reason in `Choice`,
+                                and `Source.choice`; for every setting, then `poe options`
     a new kind of store         a file in `stores/`, and an entry in `stores/kinds.py`
     events of another store     a file of parts in `deploy/events/`, and a case in `cli/events.py`
     another catalog or format   a file in `table/mirrors/`, and an entry in its `MIRRORS`

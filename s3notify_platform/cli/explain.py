@@ -1,27 +1,23 @@
 """`s3notify explain KEY`: reports what happened to one object."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, key_with
 from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.kernel.setting import named
+from s3notify_platform.source.choice_settings import ChoiceSettings
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
     from s3notify_platform.source.source import Source
 
 
-_CHOICE: Final = (
-    "prefix", "include", "exclude", "hidden_files", "modified_after", "on_delete", "other_platform_prefixes"
-)  # fmt: skip
-"""The settings that decide if the source reads the key, and if the rows stay after the object's deletion."""
-
-
 @command(short_help="Explain what happened to one object.")
 @click.argument("key")
-@key_with(*_CHOICE)
+@key_with(*named(ChoiceSettings))
 @json_option
 def explain(key: str, *, place: SourcePlace, as_json: bool) -> None:
     """Report what happened to the object KEY: signalled, queued, in a batch, committed or rejected, with reasons.

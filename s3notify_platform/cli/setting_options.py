@@ -20,6 +20,7 @@ from s3notify_platform.cli.help_pages import (
 )
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import Setting, named
+from s3notify_platform.source.choice_settings import ChoiceSettings
 from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings
 from s3notify_platform.source.settings import (
     SETTINGS,
@@ -37,9 +38,6 @@ Option = Callable[[Command], Command]
 _FLAGS: Final = {"slots": "--slot-count"}
 """Flags that differ from the name of their setting, because `--slots` already means a choice of slots."""
 
-_OBJECTS: Final = (
-    "prefix", "include", "exclude", "hidden_files", "other_platform_prefixes", "modified_after", "on_delete"
-)  # fmt: skip
 _COMMITS: Final = (
     "commit", "overwrites", "committed_tags", "mirror", "signals",
     "max_objects", "max_bytes", "max_seconds", "split_bytes", "withdraw_share",
@@ -52,7 +50,7 @@ _HEADINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(named(LatestColumns, ClusterSettings), DERIVED),
     **dict.fromkeys(named(S3Settings), CONNECTION),
     **dict.fromkeys(named(TableSettings, LeaseTimeSettings), DYNAMODB),
-    **dict.fromkeys(_OBJECTS, OBJECTS),
+    **dict.fromkeys(named(ChoiceSettings), OBJECTS),
     **dict.fromkeys(_COMMITS, COMMITS),
 }
 """The heading of each setting of a source. A new setting gets the heading of its class."""

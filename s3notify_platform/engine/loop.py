@@ -42,7 +42,8 @@ class StagedTable:
     """A round's work for one table. `name`: the table's asset.
 
     `commit` commits the work as one table version, and returns the results of the slots that the run has finished. Call
-    `commit` only once. The failure of a slot raises no error.
+    `commit` only once. The failure of a slot raises no error. A version may be created although no slot is in the
+    results. `engine.driver` makes the `commit` of the source's table from `RoundCommit`.
     """
 
     name: str

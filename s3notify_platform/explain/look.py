@@ -196,7 +196,7 @@ def _round(
         newest=facts.generation,
         newest_signal=facts.signal,
         rejections=_rejections(table, slot, *held) if held else (),
-        not_chosen=source.choice.why_not(key, now.modified_ms if now else None),
+        not_chosen=source.choice.why_not(key, now),
         stays=held is not None and source.input.stays(held[1]),
         refused=refused,
         signal_taken=taken,

@@ -3,6 +3,7 @@
 Reading order:
 
 - settings: each setting once, with its name, type, default, description and unit.
+- choice_settings: settings that choose the objects to read.
 - format_settings: settings of record formats, value notation and row rules.
 - batch_settings: settings of batches. `Source` itself does not need these settings.
 - commit_settings: settings of commits under DynamoDB leases.

@@ -1,9 +1,13 @@
 """The settings of a source. Each setting is declared once, with name, type, default, description and unit.
 
 These declarations define the component's YAML fields, the IO manager's configuration, the data source's options, the
-command line, and the fields of `Input` and `Location`. A new setting needs one field in one of these classes, and the
-code that uses the setting. `stores.config` declares the access to a bucket or a DynamoDB table. This module imports no
-large package, because `--help` imports it.
+command line, and the fields of `Input` and `Location`. A new setting needs one field in one of these classes, or in
+their base classes in `choice_settings`, `format_settings` and `commit_settings`, and the code that uses the setting. A
+`bool` is true or false in YAML and as an option of the data source, and a flag `--x/--no-x` on the command line. The
+headings of the command line are chosen in `cli.setting_options`, usually by class.
+
+`stores.config` declares the access to a bucket or a DynamoDB table. This module imports no large package, because
+`--help` imports it.
 
 Names are the same everywhere. Only YAML has groups: `s3`, `latest` and `dynamodb`. Outside YAML the settings of
 `latest` begin with `latest_`, and the access settings of `dynamodb` begin with `dynamodb_` (`ungrouped`).
@@ -20,6 +24,7 @@ from s3notify_platform.kernel.setting import About, Setting, named
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.protocols.conditional_commit import LEASE_FORM
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.source.choice_settings import ChoiceSettings
 from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings, check_commit
 from s3notify_platform.source.format_settings import FormatSettings
 from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
@@ -120,51 +125,9 @@ class LocationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputSettings(FormatSettings):
+class InputSettings(ChoiceSettings, FormatSettings):
     """The objects that a source reads, how it parses them, and how much it reads in a round."""
 
-    prefix: Annotated[
-        str, About("Only keys that begin with this prefix, like raw/orders/; empty: the whole bucket")
-    ] = ""
-    include: Annotated[
-        str,
-        About(
-            "Only keys whose part below the prefix matches one of these patterns, separated by |, like "
-            "*.jsonl|2026/*.csv"
-        ),
-    ] = ""
-    exclude: Annotated[
-        str, About("Skip keys that match one of these patterns, like */tmp/*; * also matches /")
-    ] = ""
-    hidden_files: Annotated[
-        Literal["skip", "read"],
-        About(
-            "Skip or read keys that have a part like _SUCCESS, .name or _temporary/, or that end with /; inlets "
-            "apply a change of this setting when they restart"
-        ),
-    ] = "skip"
-    other_platform_prefixes: Annotated[
-        str,
-        About(
-            "Prefixes of other projects' platform objects in the bucket, like own/clicks/|own/queue/; they are "
-            "neither read nor reported. Not needed for prefixes below _s3notify/"
-        ),
-    ] = ""
-    modified_after: Annotated[
-        str,
-        About(
-            "Only objects written at this time or later, like 2026-01-31T12:00:00Z; the present time excludes all "
-            "existing objects"
-        ),
-    ] = ""
-    on_delete: Annotated[
-        Literal["withdraw", "keep", "keep_expired"],
-        About(
-            "Rows of a deleted object: withdraw (remove them from the table), keep, or keep_expired (keep "
-            "them if the bucket's lifecycle expired the object, and if an inlet reports that before a "
-            "listing finds the object missing)"
-        ),
-    ] = "withdraw"
     overwrites: Annotated[
         Literal["rewrite", "vectors"],
         About(

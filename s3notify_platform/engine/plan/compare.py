@@ -7,7 +7,7 @@ slot.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
@@ -28,12 +28,14 @@ from s3notify_platform.engine.values.task_rows import (
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.limits import TASK_READS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import readers
-from s3notify_platform.kernel.ports import ETag, unaddressable
+from s3notify_platform.kernel.ports import ETag, ListedColumns, unaddressable
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
+    Enumerator,
     ObjectState,
     ObjectVersion,
+    UnchosenObject,
     changes_of_slot,
     listed_pages,
 )
@@ -63,12 +65,14 @@ CHAINS_AT_ONCE: Final = 4
 class _Found:
     """The objects that were found in one slot, by a listing or by the keys of entries.
 
-    `touched`: the keys that were looked at; None if `listed` has all keys of the slot.
+    `unchosen`: the keys of `UnchosenObject`s. `touched`: the keys that were looked at; None if `listed` has all keys
+    of the slot.
     """
 
     slot: Slot
     versions: list[ObjectVersion] = field(default_factory=list)
     listed: list[pa.RecordBatch] = field(default_factory=list)
+    unchosen: set[str] = field(default_factory=set)
     entries: "Sequence[Entry]" = ()
     touched: frozenset[str] | None = None
 
@@ -98,11 +102,21 @@ def lister(
                 for start in parts[number]
             ]
             for objects in listed_pages(chains, CHAINS_AT_ONCE):
-                yield LISTED.columns(ObjectVersion, enumerator.columns_among(objects, wanted))
+                yield from listed_rows(source, enumerator, objects, wanted)
             overran = sum(each.overran for each in chains)
             yield LISTED.batch([Requests(requests=bucket.counts, overran=overran)])
 
     return run
+
+
+def listed_rows(
+    source: Source, enumerator: Enumerator, listed: ListedColumns, wanted: frozenset[Slot]
+) -> Batches:
+    """Yields the listed objects of the wanted slots, as rows of `LISTED`. Pure."""
+    yield LISTED.columns(ObjectVersion, enumerator.columns_among(listed, wanted))
+    # With `withdraw`, the rows of unchosen objects leave as those of missing objects do.
+    if source.input.on_delete != "withdraw" and enumerator.choice.needs_meta:
+        yield LISTED.columns(UnchosenObject, enumerator.unchosen_among(listed, wanted))
 
 
 def comparer(
@@ -143,7 +157,7 @@ def comparer(
                 yield planned_rows([FailedSlot.of(slot, columns)])
                 continue
             together.append((found, columns))
-            rows += columns.num_rows + sum(piece.num_rows for piece in found.listed)
+            rows += columns.num_rows + sum(piece.num_rows for piece in found.listed) + len(found.unchosen)
             if rows >= COMPARED_AT_ONCE:
                 yield planned_rows(comparison.listed(together))
                 together, rows = [], 0
@@ -275,8 +289,9 @@ class Comparison:
         self._skip = skip
         self._choice = source.enumerator().choice
 
-    def _chosen(self, key: str) -> bool:
-        return not self._choice.why_not(key)
+    def _chosen(self, key: str, unchosen: Collection[str]) -> bool:
+        """True unless the source leaves out an object with this key; `on_delete` keeps no rows of such an object."""
+        return key not in unchosen and not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:
         """True if the source declares a code version, and some of the slot's rows were made by another code version."""
@@ -291,6 +306,7 @@ class Comparison:
         """Yields the plans of listed slots. `found`: the listed objects of each slot, and all states of the slot."""
         states = [columns for _, columns in found]
         pending = (columns.filter(pending_in(columns)).column("key").to_pylist() for columns in states)
+        unchosen = set[str]().union(*(each.unchosen for each, _ in found))
         listed = compared(
             [each.slot for each, _ in found],
             [piece for each, _ in found for piece in each.listed],
@@ -298,7 +314,7 @@ class Comparison:
             self._skip.union(*pending),
             whole=[each.slot for each, _ in found if self.is_whole(each.slot)],
             on_delete=self._source.input.on_delete,
-            chosen=self._chosen,
+            chosen=lambda key: self._chosen(key, unchosen),
         )
         for each, _ in found:
             each.versions = listed[each.slot].changed
@@ -343,7 +359,7 @@ class Comparison:
             pending=pending,
             stale=stale,
             expired=expired,
-            stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
+            stays=lambda state: self._source.input.stays(state) and self._chosen(state.key, found.unchosen),
         )
         announced = {entry.event.key for entry in found.entries}
         # If the ETag is unchanged, the read only continues or repeats an earlier read. Such a read needs no entry, so
@@ -387,6 +403,8 @@ def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
             found.listed.append(piece.filter(of_object))
             for row in LISTED.read([piece.filter(pc.invert(of_object))]):
                 match row:
+                    case UnchosenObject():
+                        found.unchosen.add(row.key)
                     case WantedSlot():
                         found.entries = pickle.loads(row.pickled)  # noqa: S301 - by this package's driver
                     case Requests():

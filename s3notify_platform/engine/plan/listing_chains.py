@@ -22,13 +22,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE, Start
+from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE, Start, listed_rows
 from s3notify_platform.engine.values.task_rows import LISTED, Requests, WantedSlot
 from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.ports import ListedColumns
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, choose_cuts, quantiles
+from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import open_store
@@ -99,8 +99,7 @@ def begin_listing(
         pages.append(bucket.list(source.input.prefix, token=token))
     enumerator = source.enumerator(bucket)
     for page in pages:
-        found = enumerator.columns_among(ListedColumns.of(page.objects), wanted)
-        rows.append(LISTED.columns(ObjectVersion, found))
+        rows += listed_rows(source, enumerator, ListedColumns.of(page.objects), wanted)
     parts: list[list[Start]] = []
     cuts: frozenset[str] = frozenset()
     if token is not None:

@@ -20,7 +20,7 @@ from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.unforeseen import described, is_outage, trace_of
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, UnchosenObject
 from s3notify_platform.table.packs.pack_set import StagedPack
 
 # LISTED
@@ -45,8 +45,8 @@ class Requests:
     overran: int = 0
 
 
-Listed = WantedSlot | ObjectVersion | Requests
-LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, Requests)
+Listed = WantedSlot | ObjectVersion | UnchosenObject | Requests
+LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, UnchosenObject, Requests)
 
 
 # Failures

@@ -2,7 +2,7 @@
 
 An object that is not chosen is treated as if it did not exist: it is not read, is not in quarantine, and has no rows.
 If such an object was read before the choice changed, its rows leave the table at the source's next listing. The setting
-`on_delete` has no effect on these rows.
+`on_delete` has no effect on these rows. For a deleted object, only the key counts, because its other facts are unknown.
 
 Patterns are those of `aws s3 sync --include`: `*` means any characters, also `/`; `?` means one character; `[a-z]`
 means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes linear
@@ -22,7 +22,7 @@ from fnmatch import translate
 from functools import lru_cache
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.ports import ListedColumns
+from s3notify_platform.kernel.ports import ListedColumns, ObjectMeta
 
 _HIDDEN = re.compile(r"(?:^|/)(?!\.\.?(?:/|\Z))[._][^/=]*(?=/|\Z)|/\Z")
 _MAYBE_HIDDEN = re.compile(r"(?m)(?:^|/)[._]|/$")
@@ -64,8 +64,8 @@ class Choice:
     exclude: str = ""
     modified_after: int | None = None
 
-    def why_not(self, key: str, modified_ms: int | None = None) -> str:
-        """The reason why an object is not chosen; "" if it is chosen. Without a time, only the key counts."""
+    def why_not(self, key: str, meta: ObjectMeta | None = None) -> str:
+        """The reason why an object is not chosen; "" if it is chosen. Without `meta`, only the key counts."""
         path = key[len(self.prefix) :]
         if not key.startswith(self.prefix):
             return f"it is not below {self.prefix!r}"
@@ -77,13 +77,17 @@ class Choice:
             return f"include {self.include!r} does not match {path!r}"
         if any(pattern.match(path) for pattern in _patterns(self.exclude)):
             return f"exclude {self.exclude!r} matches {path!r}"
-        if (
-            modified_ms is not None
-            and self.modified_after is not None
-            and modified_ms // 1000 < self.modified_after
-        ):
+        if meta is not None and self._is_early(meta.modified_ms):
             return "it was written before modified_after"
         return ""
+
+    @property
+    def needs_meta(self) -> bool:
+        """True if the choice depends on more than an object's key."""
+        return self.modified_after is not None
+
+    def _is_early(self, modified_ms: int) -> bool:
+        return self.modified_after is not None and modified_ms // 1000 < self.modified_after
 
     @property
     def _begun(self) -> str:
@@ -91,16 +95,20 @@ class Choice:
         return "x" if self.prefix and not self.prefix.endswith("/") else ""
 
     def covers(self, key: str) -> bool:
-        """True if an object with this key is chosen, whatever the time of its write is."""
-        return self.modified_after is None and not self.why_not(key)
+        """True if an object with this key is chosen, whatever its other facts are."""
+        return not self.needs_meta and not self.why_not(key)
 
     def among(self, listed: ListedColumns) -> Sequence[bool] | None:
         """For each object, true if it is chosen; None if all are chosen."""
         keys = listed.keys
-        by_object = self.include or self.exclude or self.modified_after is not None
+        by_object = self.include or self.exclude or self.needs_meta
         if not by_object and self._all_usual(keys):
             return None
-        return [not self.why_not(*each) for each in zip(keys, listed.modified_ms, strict=True)]
+        # An `ObjectMeta` for each listed object would double the time.
+        return [
+            not (self._is_early(modified_ms) or self.why_not(key))
+            for key, modified_ms in zip(keys, listed.modified_ms, strict=True)
+        ]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
         """True if it is certain that no key is the platform's own, and that no key is left out as hidden.

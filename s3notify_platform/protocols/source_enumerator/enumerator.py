@@ -50,6 +50,14 @@ class ObjectVersion:
     size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchosenObject:
+    """An existing object that the source does not choose, although it chooses the object's key."""
+
+    slot: Slot
+    key: str
+
+
 @pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
@@ -231,6 +239,17 @@ def assign(sizes: Sequence[int], tasks: int) -> list[int]:
     return task_of
 
 
+def head_or_listed(store: ObjectStore, key: str) -> ObjectMeta | None:
+    """The object by HEAD. If the HEAD is refused, the object by LIST, so without metadata. `RefusedError`: both are
+    refused. Cost: 1 HEAD, and 1 LIST if the HEAD is refused.
+    """
+    try:
+        return store.head(key)
+    except RefusedError:
+        # The first key that begins with this text is the key itself, if it exists.
+        return next((each for each in store.list(key, limit=1).objects if each.key == key), None)
+
+
 class Enumerator:
     """Finds the current object versions of slots, among the objects that are chosen."""
 
@@ -250,7 +269,7 @@ class Enumerator:
         """The listed objects that are chosen and whose slot is wanted. Cost: no request."""
         for meta in listed:
             slot = slot_of(meta.key, self._slots)
-            if slot in wanted and not self.choice.why_not(meta.key, meta.modified_ms):
+            if slot in wanted and not self.choice.why_not(meta.key, meta):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
     def columns_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
@@ -266,20 +285,27 @@ class Enumerator:
             return columns
         return {name: [*compress(column, chosen)] for name, column in columns.items()}
 
+    def unchosen_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
+        """The listed objects that are not chosen, although their keys are chosen and their slots are wanted. Returns
+        columns, named after the fields of `UnchosenObject`. Cost: no request.
+        """
+        chosen = self.choice.among(listed) if self.choice.needs_meta else None
+        keys = [key for key, one in zip(listed.keys, chosen or (), strict=False) if not one]
+        found = [(slot_of(key, self._slots), key) for key in keys if not self.choice.why_not(key)]
+        return {
+            "slot": [slot for slot, _ in found if slot in wanted],
+            "key": [key for slot, key in found if slot in wanted],
+        }
+
     def current(self, key: str) -> ObjectVersion | None:
         """The current version of a key that an entry names; None if the object is missing or not chosen.
 
-        Cost: no request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST replaces the HEAD. So a
-        key that nobody may read is found, as in a sweep. The entry is only a hint that the key changed: entries may be
-        late and in any order.
+        Cost: no request if the key is not chosen; else that of `head_or_listed`. So a key that nobody may read is
+        found, as in a sweep. The entry is only a hint that the key changed: entries may be late and in any order.
         """
         if self.choice.why_not(key):
             return None
-        try:
-            meta = self._source.head(key)
-        except RefusedError:
-            # The first key that begins with this text is the key itself, if it exists.
-            meta = next((each for each in self._source.list(key, limit=1).objects if each.key == key), None)
-        if meta is None or self.choice.why_not(key, meta.modified_ms):
+        meta = head_or_listed(self._source, key)
+        if meta is None or self.choice.why_not(key, meta):
             return None
         return ObjectVersion(slot=slot_of(key, self._slots), key=key, etag=meta.etag, size=meta.size)

@@ -187,6 +187,25 @@ def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, lis
     assert place.follow(listing=listing) == Counter([0, 1])
 
 
+@pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
+def test_rows_of_existing_objects_that_modified_after_leaves_out_leave_at_a_listing(
+    ministack: S3Server, on_delete: str
+) -> None:
+    """Otherwise, `on_delete` would keep rows of objects that were not deleted. The time at which a deleted object was
+    written is unknown, so its rows stay.
+    """
+    place = Landing(ministack, on_delete=on_delete)
+    place.write("old", 1)
+    place.write("deleted", 2)
+    place.follow()
+    place.leave("deleted", AWS)
+    assert place.follow() == Counter([1, 2])
+    place.source = with_settings(place.source, modified_after="2100-01-01T00:00:00Z")
+    assert place.follow(listing=True) == Counter([2])
+    place.source = with_settings(place.source, modified_after="2020-01-01T00:00:00Z")
+    assert place.follow(listing=True) == Counter([1, 2])
+
+
 def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None:
     """Otherwise, the retry would wait forever, since there is no object left to read."""
     place = Landing(ministack, on_delete="keep_expired")

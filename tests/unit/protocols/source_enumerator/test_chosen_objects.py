@@ -95,10 +95,12 @@ def test_listings_and_columns_and_entries_choose_the_same_objects(
         for key, ms in sorted(objects.items())
     ]
     enumerator = Enumerator(memory, choice, slots=7)
-    chosen = {meta.key for meta in metas if not choice.why_not(meta.key, meta.modified_ms)}
+    chosen = {meta.key for meta in metas if not choice.why_not(meta.key, meta)}
     assert {version.key for version in enumerator.among(metas, EVERY)} == chosen
     columns = enumerator.columns_among(ListedColumns.of(metas), EVERY)
     assert {*columns["key"]} == chosen
+    by_key = {meta.key for meta in metas if not choice.why_not(meta.key)}
+    assert {*enumerator.unchosen_among(ListedColumns.of(metas), EVERY)["key"]} == by_key - chosen
     some = frozenset({Slot(1), Slot(2)})
     assert [version.key for version in enumerator.among(metas, some)] == [
         *enumerator.columns_among(ListedColumns.of(metas), some)["key"]
@@ -106,9 +108,8 @@ def test_listings_and_columns_and_entries_choose_the_same_objects(
     store = CountingStore(memory)
     for key in objects:
         found = Enumerator(store, choice, slots=7).current(key)
-        by_key = not choice.why_not(key)
-        assert (found is not None) == by_key  # the object was written now, so after `modified_after`
-        assert store.counts["HEAD"] == by_key
+        # The object was written now, so after `modified_after`.
+        assert (found is not None) == store.counts["HEAD"] == (key in by_key)
         store.counts.clear()
 
 

@@ -1,8 +1,11 @@
 """The options of `spark.read.format("s3notify")`, which are converted to a source without a session or a request."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag, ObjectMeta
 from s3notify_platform.spark.datasource.options import reading_of
 
 
@@ -56,13 +59,16 @@ def test_options_accept_the_names_of_spark() -> None:
     assert (chosen.max_objects, chosen.csv_delimiter, reading.rejects) == (7, ";", "fail")
     choice = reading.source.choice
     assert [choice.covers(key) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [False, False, False]
-    written = 1_767_225_600_000
+    written = ObjectMeta(key="", etag=ETag("e"), size=1, modified_ms=1_767_225_600_000)
     assert [not choice.why_not(key, written) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [
         True,
         True,
         False,
     ]
-    assert choice.why_not("a.csv", written - 1) == "it was written before modified_after"
+    assert (
+        choice.why_not("a.csv", replace(written, modified_ms=written.modified_ms - 1))
+        == "it was written before modified_after"
+    )
 
 
 @pytest.mark.parametrize(
