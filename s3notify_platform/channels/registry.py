@@ -8,7 +8,10 @@ its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item
     - The field NAME of the component's YAML, with the same settings.
     - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of this job alive.
 
-A service's module is imported only when the service is used.
+A setting is never a secret: a setting `…_env` or `…_envs` names the environment variable that has the secret, like
+`secret_envs` of `inlets/http_inlet.py`. Help and the component import the settings of all services, so only `messages`
+or `build` imports a client that an extra installs. After a new item or setting, `poe options` writes the guide's page;
+after a new extra, `poe lock` writes the versions for CI.
 """
 
 from dataclasses import dataclass

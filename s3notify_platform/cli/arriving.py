@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import configured
-from s3notify_platform.cli.events import inlet_of, prefix_of, site_of, with_accounts
+from s3notify_platform.cli.events import prefix_of, site_of, with_accounts
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import list_all
 
@@ -36,25 +37,34 @@ class Events:
 def examine_events(place: SourcePlace) -> Events | None:
     """Checks that events arrive at the inlet in the source's YAML; None if the YAML has no inlet.
 
-    Waits for the event of a probe, at most `PROBE_SECONDS`. Cost: about 30 requests.
+    For the inlets `sqs` and `http`: waits for the event of a probe, at most `PROBE_SECONDS`. Cost: about 30 requests.
+    Any other inlet is judged by the newest object, because its service may not get the bucket's events.
     """
-    by_queue = bool(inlet_of(place.name, "sqs"))
-    if not by_queue and not inlet_of(place.name, "http"):
+    source = next((each for each in configured() if each.name == place.name), None)
+    kinds = [kind.name for kind in SERVICES.values() if kind.direction == "inlet"]
+    inlets = [name for name in kinds if source and source.checked.get(name) is not None]
+    if not source or not inlets:
         return None
+    by_queue, by_others = "sqs" in inlets, {"sqs", "http"}.isdisjoint(inlets)
     setup: EventSetup | None = None
-    try:
-        setup = _setup(place) if by_queue else None
-        missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
-    except S3NotifyError as error:
-        missing, setup = "", None  # the parts cannot be examined: the probe decides
-        parts = f"the parts were not checked: {error}"
-    else:
-        parts = "all parts are there"
+    missing, parts = "", f"the YAML has {' and '.join(f'inlet {name!r}' for name in inlets)}"
+    if not by_others:
+        try:
+            setup = _setup(place) if by_queue else None
+            missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
+            parts = "all parts are there"
+        except S3NotifyError as error:
+            setup = None  # the parts cannot be examined: the probe decides
+            parts = f"the parts were not checked: {error}"
     if missing:
         again = "" if by_queue else " --receiver URL"
         return Events(fine=False, text=f"{missing}: `s3notify init {place.name} --events{again}` makes it")
     try:
-        return _probed(place, setup, parts)
+        built = source.source(**place.settings)
+        if by_others:
+            why = "no probe was written, since its service may not get the bucket's events"
+            return _newest(built, why, parts)
+        return _probed(built, place, setup, parts)
     except S3NotifyError as error:
         return Events(fine=False, text=f"unknown: {error}; {parts}")
 
@@ -90,13 +100,12 @@ def _unannounced(place: SourcePlace) -> str:
     )
 
 
-def _probed(place: SourcePlace, setup: "EventSetup | None", parts: str) -> Events:
+def _probed(source: "Source", place: SourcePlace, setup: "EventSetup | None", parts: str) -> Events:
     from s3notify_platform.channels.arrival import probe_arrival
     from s3notify_platform.stores.open_store import open_store
     from s3notify_platform.stores.probe import PROBE
 
-    (configured_source,) = (each for each in configured() if each.name == place.name)
-    source, waiting = configured_source.source(**place.settings), 0
+    waiting = 0
 
     def untaken() -> bool:
         nonlocal waiting
@@ -104,7 +113,7 @@ def _probed(place: SourcePlace, setup: "EventSetup | None", parts: str) -> Event
         return waiting > 0
 
     prefix = source.input.prefix
-    if source.choice.covers(f"{prefix}{PROBE}"):
+    if not source.choice.why_not(f"{prefix}{PROBE}"):
         return _newest(
             source, f"no probe was written to {prefix!r}, since the source reads hidden files", parts
         )
@@ -156,7 +165,7 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
         keyspace_prefix=location.keyspace_prefix,
         slots=location.slots,
         root=location.signals == "root",
-        chosen=(meta for meta in listed if source.choice.covers(meta.key)),
+        chosen=(meta for meta in listed if not source.choice.why_not(meta.key, meta)),
     )
     if found is None:
         return Events(fine=True, text=f"{parts}; {why}, and the bucket has no object to judge by")

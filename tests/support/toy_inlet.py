@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from s3notify_platform.channels.inlets.pull_inlet import PullInletSettings
+from s3notify_platform.channels.registry import ServiceKind
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.ports import Message, MessageQueue
 from s3notify_platform.kernel.setting import About
+
+TOY = ServiceKind(
+    name="toy",
+    direction="inlet",
+    settings_class="tests.support.toy_inlet:ToyInletSettings",
+    summary="Receive changes that the toy service reports.",
+)
 
 
 class ToyQueue:

@@ -9,7 +9,7 @@ applies the template.
 """
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from s3notify_platform.deploy.dynamo_tables import Json
 from s3notify_platform.deploy.events.event_part import allowing
@@ -17,18 +17,17 @@ from s3notify_platform.deploy.events.event_site import AWS_EVENTS, SENDERS, Even
 from s3notify_platform.deploy.events.queue_part import RETENTION_SECONDS
 from s3notify_platform.stores.aws.bucket_notifications import BucketNotifications, Kind
 
-_NAME: Final = "s3notify_events"
-_ACCOUNT: Final = "${data.aws_caller_identity.s3notify.account_id}"
-
 
 def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
     """Terraform's JSON. `others`: the bucket's current notifications. The template repeats these notifications, because
-    Terraform's resource replaces all notifications of a bucket. Pure.
+    Terraform's resource replaces all notifications of a bucket. Resources have the site's name in Terraform, so
+    templates of several sources may be in one folder. Pure.
     """
-    queue, rule = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"
+    name = site.name
+    queue, rule = f"${{aws_sqs_queue.{name}.arn}}", f"${{aws_cloudwatch_event_rule.{name}.arn}}"
     their_topic = site.their_topic(others) if way == "sns" else ""
-    topic = their_topic or f"${{aws_sns_topic.{_NAME}.arn}}"
-    account = site.bucket_account or _ACCOUNT
+    topic = their_topic or f"${{aws_sns_topic.{name}.arn}}"
+    account = site.bucket_account or f"${{data.aws_caller_identity.{name}.account_id}}"
     sending = _sending(
         site,
         way,
@@ -38,15 +37,15 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
     )
     resources: Json = {
         "aws_sqs_queue": {
-            _NAME: {
+            name: {
                 "name": site.queue_name,
                 "message_retention_seconds": RETENTION_SECONDS,
                 "receive_wait_time_seconds": 20,
             }
         },
         "aws_sqs_queue_policy": {
-            _NAME: {
-                "queue_url": f"${{aws_sqs_queue.{_NAME}.url}}",
+            name: {
+                "queue_url": f"${{aws_sqs_queue.{name}.url}}",
                 "policy": json.dumps(_policy(sending)),
             }
         },
@@ -54,7 +53,7 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
     notification: Json = {
         "//": "This resource replaces all notifications of the bucket: keep one per bucket, with all notifications.",
         "bucket": site.bucket.bucket,
-        "depends_on": [f"aws_sqs_queue_policy.{_NAME}"],
+        "depends_on": [f"aws_sqs_queue_policy.{name}"],
         **_terraform_others(site, others),
     }
     match way:
@@ -62,7 +61,7 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
             notification.setdefault("queue", []).append(_terraform_block(site, "queue_arn", queue))
         case "sns":
             resources["aws_sns_topic_subscription"] = {
-                _NAME: {
+                name: {
                     "topic_arn": topic,
                     "protocol": "sqs",
                     "endpoint": queue,
@@ -71,29 +70,29 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
             }
             if not their_topic:
                 notification.setdefault("topic", []).append(_terraform_block(site, "topic_arn", topic))
-                notification["depends_on"].append(f"aws_sns_topic_policy.{_NAME}")
+                notification["depends_on"].append(f"aws_sns_topic_policy.{name}")
                 policy = json.dumps(_policy(_publishing(site, topic, account)))
                 resources |= {
-                    "aws_sns_topic": {_NAME: {"name": site.name}},
-                    "aws_sns_topic_policy": {_NAME: {"arn": topic, "policy": policy}},
+                    "aws_sns_topic": {name: {"name": site.name}},
+                    "aws_sns_topic_policy": {name: {"arn": topic, "policy": policy}},
                 }
         case "eventbridge":
             notification["eventbridge"] = True
             resources |= {
                 "aws_cloudwatch_event_rule": {
-                    _NAME: {"name": site.name, "event_pattern": json.dumps(site.pattern())}
+                    name: {"name": site.name, "event_pattern": json.dumps(site.pattern())}
                 },
                 "aws_cloudwatch_event_target": {
-                    _NAME: {
-                        "rule": f"${{aws_cloudwatch_event_rule.{_NAME}.name}}",
+                    name: {
+                        "rule": f"${{aws_cloudwatch_event_rule.{name}.name}}",
                         "target_id": site.name,
                         "arn": queue,
                     }
                 },
             }
     if not their_topic:
-        resources["aws_s3_bucket_notification"] = {_NAME: notification}
-    return {"data": {"aws_caller_identity": {"s3notify": {}}}, "resource": resources}
+        resources["aws_s3_bucket_notification"] = {name: notification}
+    return {"data": {"aws_caller_identity": {name: {}}}, "resource": resources}
 
 
 def cloudformation_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:

@@ -7,7 +7,7 @@ from threading import Event as Stop
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.channels.registry import SERVICES, ServiceKind
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.channels.service import ServiceContext, ServiceSettings, SourceKeyspace
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.setting import settings_of
@@ -23,14 +23,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from tests.support.toy_inlet import ToyInletSettings, ToyQueue
-
-TOY = ServiceKind(
-    name="toy",
-    direction="inlet",
-    settings_class="tests.support.toy_inlet:ToyInletSettings",
-    summary="Receive changes that the toy service reports.",
-)
+from tests.support.toy_inlet import TOY, ToyInletSettings, ToyQueue
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """`s3notify doctor`: its output and its exit code."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
 
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.cli.main import main
 from s3notify_platform.local.dagster_versions import Versions
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
@@ -13,7 +15,9 @@ from s3notify_platform.stores.kinds import KINDS
 from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.event_project import Project
 from tests.support.tables import create_lease_table, create_record_table
+from tests.support.toy_inlet import TOY as TOY_INLET
 from tests.support.toy_store import TOY, ToyStore
 
 
@@ -200,3 +204,33 @@ def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
     store = open_store(S3Config(bucket=BUCKET, scheme="toy"))
     assert isinstance(store, ToyStore)
     assert not store.list("", limit=1).objects, "the probe's objects are deleted again"
+
+
+@pytest.mark.server
+def test_doctor_judges_another_inlet_by_the_newest_object(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise doctor would report no inlet, or a failure: only people know whose changes the inlet's service gets."""
+    monkeypatch.setitem(SERVICES, TOY_INLET.name, TOY_INLET)
+    project.write("  toy: {queue_name: changes}\n")
+    unknown = project.run("doctor", "orders")
+    assert unknown.exit_code == 0, unknown.output
+    (line,) = (line for line in unknown.output.splitlines() if line.startswith("events:"))
+    assert line.startswith("events: the YAML has inlet 'toy'; no probe was written, since ")
+    assert line.endswith(", and the bucket has no object to judge by")
+    project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
+    assert (
+        "'raw/orders/1.jsonl', was not announced: write an object" in project.run("doctor", "orders").output
+    )
+    assert project.run("signal", "raw/orders/1.jsonl").exit_code == 0
+    announced = project.run("doctor", "orders").output
+    assert re.search(r"events: they arrive: the newest object, .* was announced after \d+ s", announced)
+
+
+@pytest.mark.server
+def test_doctor_finds_an_inlet_with_default_settings(project: Project) -> None:
+    """Otherwise doctor would say that the YAML has no inlet, although Dagster runs it."""
+    project.write("  http: {}\n")
+    answer = project.run("doctor", "orders")
+    assert answer.exit_code == 1, answer.output
+    assert "is missing: `s3notify init orders --events --receiver URL` makes it" in answer.output

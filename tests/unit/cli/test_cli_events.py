@@ -176,13 +176,12 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 
 
 @pytest.mark.server
-def test_doctor_judges_by_the_newest_object(project: Project) -> None:
-    """A source that reads hidden files would read a probe, too. So doctor writes no probe, and looks at the newest
-    object instead.
-    """
+@pytest.mark.parametrize("more", ["", "  modified_after: '2020-01-01T00:00:00Z'\n"])
+def test_doctor_judges_by_the_newest_object(project: Project, more: str) -> None:
+    """Otherwise a source that reads hidden files would read a probe, too, and doctor could not judge without one."""
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
-    project.write(f"  hidden_files: read\n{line}\n")
+    project.write(f"  hidden_files: read\n{more}{line}\n")
     answer = project.run("doctor", "orders")
     assert "the bucket has no object to judge by" in answer.output, answer.output
     project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
@@ -313,7 +312,8 @@ def test_an_overlapping_notification_is_named_before_any_queue_is_made(project: 
 def test_templates_are_only_printed(project: Project) -> None:
     """CloudFormation cannot change an existing bucket. A message names the command that changes the bucket."""
     found = json.loads(project.init("--print", "terraform").stdout)
-    assert found["resource"]["aws_s3_bucket_notification"]["s3notify_events"]["bucket"] == project.bucket
+    (notification,) = found["resource"]["aws_s3_bucket_notification"].values()
+    assert notification["bucket"] == project.bucket
     ran = project.init("--print", "cloudformation", "--by", "sns")
     assert "Topic" in json.loads(ran.stdout)["Resources"]
     assert "s3notify init orders --events --by sns" in ran.stderr

@@ -263,7 +263,8 @@ def test_a_template_by_sns_subscribes_to_an_existing_topic(project: Project, tem
     if template == "terraform":
         resources = found["resource"]
         assert sorted(resources) == ["aws_sns_topic_subscription", "aws_sqs_queue", "aws_sqs_queue_policy"]
-        assert resources["aws_sns_topic_subscription"]["s3notify_events"]["topic_arn"] == arn
+        (subscription,) = resources["aws_sns_topic_subscription"].values()
+        assert subscription["topic_arn"] == arn
     else:
         resources = found["Resources"]
         assert sorted(resources) == ["Queue", "QueuePolicy", "Subscription"]

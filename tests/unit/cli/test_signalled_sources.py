@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.channels.registry import SERVICES, ServiceKind
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, slot_of
@@ -17,7 +17,7 @@ from s3notify_platform.protocols.notification_queue import Event, TopicSettings,
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
-from tests.support.toy_inlet import ToyInletSettings, ToyQueue
+from tests.support.toy_inlet import TOY, ToyInletSettings, ToyQueue
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.server
@@ -111,13 +111,7 @@ def test_an_inlet_signals_each_source_in_its_own_slots(
     """Otherwise the inlet would be refused, with the advice to change the slots of a source. A keyspace on the command
     line has the slots of its source in the YAML.
     """
-    toy = ServiceKind(
-        name="toy",
-        direction="inlet",
-        settings_class="tests.support.toy_inlet:ToyInletSettings",
-        summary="Receive.",
-    )
-    monkeypatch.setitem(SERVICES, "toy", toy)
+    monkeypatch.setitem(SERVICES, TOY.name, TOY)
     events = [Event(key=key, bucket=bucket.bucket, sequencer="1") for key in KEYS.values()]
     queue = ToyQueue([encode_events([event]).decode() for event in events])  # type: ignore[no-untyped-call]
     monkeypatch.setitem(ToyInletSettings.queues, "changes", queue)

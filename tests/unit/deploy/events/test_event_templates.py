@@ -1,6 +1,7 @@
 """Templates of events equal the command's setup; Terraform's template keeps existing notifications."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +31,10 @@ SITE = EventSite(
 def resolved(text: str) -> Any:
     """Parses a text of the template, with values in place of Terraform's references."""
     for reference, value in (
-        ("${aws_sqs_queue.s3notify_events.arn}", SITE.queue_arn),
-        ("${aws_sns_topic.s3notify_events.arn}", SITE.topic_arn),
-        ("${aws_cloudwatch_event_rule.s3notify_events.arn}", SITE.rule_arn),
-        ("${data.aws_caller_identity.s3notify.account_id}", SITE.account),
+        (f"${{aws_sqs_queue.{SITE.name}.arn}}", SITE.queue_arn),
+        (f"${{aws_sns_topic.{SITE.name}.arn}}", SITE.topic_arn),
+        (f"${{aws_cloudwatch_event_rule.{SITE.name}.arn}}", SITE.rule_arn),
+        (f"${{data.aws_caller_identity.{SITE.name}.account_id}}", SITE.account),
     ):
         text = text.replace(reference, value)
     assert "${" not in text
@@ -52,14 +53,32 @@ def statements(way: Way, bucket_account: str) -> list[Any]:
 def test_terraform_has_the_same_policies(way: Way, bucket_account: str) -> None:
     site = replace(SITE, bucket_account=bucket_account)
     found = terraform_events(site, way, BucketNotifications())["resource"]
-    policies = [found["aws_sqs_queue_policy"]["s3notify_events"]["policy"]]
+    policies = [found["aws_sqs_queue_policy"][SITE.name]["policy"]]
     policies += [one["policy"] for one in found.get("aws_sns_topic_policy", {}).values()]
     assert [resolved(text)["Statement"] for text in policies] == [
         [one] for one in statements(way, bucket_account)
     ]
-    assert found["aws_sqs_queue"]["s3notify_events"]["name"] == SITE.queue_name
+    assert found["aws_sqs_queue"][SITE.name]["name"] == SITE.queue_name
     rules = found.get("aws_cloudwatch_event_rule", {}).values()
     assert [json.loads(rule["event_pattern"]) for rule in rules] == [SITE.pattern()] * (way == "eventbridge")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_terraform_takes_the_templates_of_several_sources_in_one_folder(way: Way) -> None:
+    """Otherwise Terraform would refuse a resource that is defined twice. Long names are shortened, and two deployments
+    may have a source of the same name.
+    """
+    places = [("orders", ""), ("orders", "dev/"), (f"{'o' * 50}_1", ""), (f"{'o' * 50}_2", "")]
+    names: list[str] = []
+    for source, before in places:
+        platform_prefix = f"{before}_s3notify/{source}/"
+        site = replace(SITE, source=source, platform_prefix=platform_prefix)
+        template = terraform_events(site, way, BucketNotifications())
+        kinds = [*template["resource"].values(), *template["data"].values()]
+        (name,) = {name for kind in kinds for name in kind}
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name), "Terraform's identifiers"
+        names.append(name)
+    assert len(set(names)) == len(places)
 
 
 @pytest.mark.parametrize("way", WAYS)
