@@ -5,7 +5,7 @@ The command line overrides the YAML.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,8 @@ from s3notify_platform.cli.help_pages import HELP_ALL, PagedCommand
 from s3notify_platform.cli.printing import printable
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
-from s3notify_platform.source.settings import DEFS_VARIABLE
+from s3notify_platform.source.settings import DEFS_VARIABLE, DYNAMODB, SETTINGS
+from s3notify_platform.stores.config import S3Config
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -28,6 +29,15 @@ queue's options.
 """
 
 _META: Final = "s3notify_platform.cli.configured"
+_GIVEN: Final = f"{_META}.given"
+
+_PLACE: Final = (
+    "bucket", "platform_bucket", "queue_prefix", "scheme", "endpoint_url", "region", "records_table",
+    *DYNAMODB.values(),
+)  # fmt: skip
+"""Settings that decide where a command works. The name of a DynamoDB table is unique only in one account, so the
+table's credentials are among these settings. Credentials of buckets are not.
+"""
 
 
 def _chosen(
@@ -68,6 +78,10 @@ class ConfiguredCommand(PagedCommand):
         names = {parameter.name for parameter in self.params}
         self._one = any(parameter.name == "name" and parameter.required for parameter in self.params)
         self._configurable = "bucket" in names
+        needs_bucket = any(parameter.name == "bucket" and parameter.required for parameter in self.params)
+        # Without its optional NAME, a command does not use the queue.
+        unused = {"queue_prefix"} if "name" in names else set()
+        self._shared = [name for name in _PLACE if needs_bucket and name in names - unused]
         if self._configurable:
             self.params.append(
                 click.Option(
@@ -92,6 +106,8 @@ class ConfiguredCommand(PagedCommand):
         sources = sources_of(folder if isinstance(folder, str) else None)
         found = _chosen(sources, given, one=self._one)
         ctx.meta[_META] = found
+        ctx.meta[_GIVEN] = {name: value for name, value in given.items() if isinstance(value, str)}
+        check_shared(*self._shared)
         ctx.default_map = {**_common(found), **_of_service(found, self._service), **(ctx.default_map or {})}
         try:
             return super().parse_args(ctx, args)
@@ -127,6 +143,39 @@ def configured() -> list[ConfiguredSource]:
     """The sources whose YAML gave options to the running command."""
     context = click.get_current_context(silent=True)
     return context.meta.get(_META, []) if context else []
+
+
+def check_shared(*names: str) -> None:
+    """`UsageError` if the sources of the running command have different values of one of these settings, and the
+    command line gives no value. Otherwise the command would work at the default place, which may be no source's place.
+    """
+    context, sources = click.get_current_context(), configured()
+    given, options = context.meta[_GIVEN], {each.name: each for each in context.command.params}
+    places = [_place(source, given, options) for source in sources if names and len(sources) > 1]
+    for name in names:
+        if name not in given and len({place[name] for place in places}) > 1:
+            found = ", ".join(
+                f"{source.name} has {'none' if place[name] in (None, '') else repr(place[name])}"
+                for source, place in zip(sources, places, strict=True)
+            )
+            one = "the NAME of one source" if "name" in options else "the folder of one source as --defs"
+            raise UsageError(f"the sources differ in {name}: {found}: give {options[name].opts[0]}, or {one}")
+
+
+def _place(
+    source: ConfiguredSource, given: Mapping[str, str], options: Collection[str | None]
+) -> dict[str, Any]:
+    """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in."""
+    values: dict[str, Any] = {name: SETTINGS[name].default for name in _PLACE} | source.values | dict(given)
+    bucket = S3Config(
+        bucket=values["bucket"], region=values["region"] or "", endpoint_url=values["endpoint_url"]
+    )
+    values |= {"region": bucket.region, "endpoint_url": bucket.endpoint}
+    values["platform_bucket"] = values["platform_bucket"] or bucket.bucket
+    values["dynamodb_region"] = values["dynamodb_region"] or bucket.region
+    if not any(values.get(name) for name in ("records_table", "lease_table") if name in options):
+        values |= dict.fromkeys(DYNAMODB.values())
+    return values
 
 
 def find_code() -> None:

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from s3notify_platform.cli.common import SourcePlace
-from s3notify_platform.cli.configured import command
+from s3notify_platform.cli.configured import check_shared, command
 from s3notify_platform.cli.events import Asked, event_options, queue_on_aws, set_up_events
 from s3notify_platform.cli.help_pages import CONNECTION, EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say
@@ -89,6 +89,7 @@ def _write_home(home: Path) -> None:
     "keyspace_prefix",
     "queue_prefix",
     "known_bucket",
+    "signals",
     "committed_tags",
     *_OF_BUCKET,
 )
@@ -198,6 +199,9 @@ def init(
         endpoint_url=dynamodb_endpoint_url,
     )
     _check_given(template, table=records_table or lease_table, place=name and places["bucket"])
+    check_shared(
+        "dynamodb_endpoint_url", *(["dynamodb_region"] * (source is not ParameterSource.COMMANDLINE))
+    )
     match template:
         case None:
             for each, created in provision.create_tables(tables).items():

@@ -83,6 +83,8 @@ class Places:
     """True if committed objects are tagged."""
     kms_key: str | None = None
     """ARN of the KMS key of the objects that the platform writes, if the source names a key."""
+    signals: Literal["slots", "root"] = "slots"
+    """With `root`, a reader needs the queue's entries: only they name the slots whose signals did not move."""
 
     def __post_init__(self) -> None:
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
@@ -175,14 +177,17 @@ class _Grants(dict[tuple[str, str], set[str]]):
                 places.platform_bucket, places.queue_prefix, "GetObject", "PutObject", "DeleteObject"
             )
 
-    def reading_queue(self) -> None:
-        """Grant reading of the queue's entries. The sweep finds missed changes, and must not count a change that still
-        has an entry.
-        """
+    def reading_queue(self, *actions: str) -> None:
+        """Grant reading of the queue's entries. `actions`: the actions on the records, if they are in a table."""
         if self._places.tables.records:
-            self.records(f"{self._places.queue_prefix}*", "GetItem", "Query")
+            self.records(f"{self._places.queue_prefix}*", *actions)
         else:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
+
+    def marks(self, role: Role) -> None:
+        """Grant a reader the queue's entries if the root moves alone (`Location.watcher`)."""
+        if role == "reader" and self._places.signals == "root":
+            self.reading_queue("Query")
 
     def known(self, *actions: str) -> None:
         """Grant access to the records of the source's tables. In a DynamoDB table, the partition has the records of all
@@ -258,6 +263,7 @@ def _grants(role: Role, places: Places) -> Mapping[tuple[str, str], set[str]]:
         case "reader" | "viewer":
             viewed = (f"{own}{name}" for name in VIEWED)
             grants.reading(platform, *((own, signals) if role == "reader" else viewed))
+            grants.marks(role)
         case "sweep":
             grants.listing(bucket)
             grants.listing(platform)
@@ -265,7 +271,8 @@ def _grants(role: Role, places: Places) -> Mapping[tuple[str, str], set[str]]:
             grants.objects(platform, signals, "PutObject")
             grants.own_records("GetItem", "PutItem", "DeleteItem", "Query")
             grants.table(places.tables.leases, "GetItem", "PutItem")
-            grants.reading_queue()
+            # The sweep finds missed changes, and must not count a change that still has an entry.
+            grants.reading_queue("GetItem", "Query")
         case "inlet":
             grants.objects(platform, signals, "PutObject")
             grants.queue()

@@ -192,6 +192,22 @@ def test_each_role_uses_only_its_own_partitions_of_a_shared_table(role):
             assert found == set(IN_TABLE[role].get(kind, "")), (kind, places)
 
 
+def test_a_reader_reads_the_queue_only_if_the_root_moves_alone():
+    """Otherwise a reader could not find the changed slots, or could read the entries of a queue that it does not need.
+    The reader must not change entries, or read other records of the table.
+    """
+    for places in layouts():
+        before = {(one["Resource"], *one["Action"]) for one in policy("reader", places)["Statement"]}
+        granted = policy("reader", replace(places, signals="root"))["Statement"]
+        (more,) = (one for one in granted if (one["Resource"], *one["Action"]) not in before)
+        queue = f"{places.platform_bucket}/{places.queue_prefix}*"
+        if places.tables.records:
+            assert more["Action"] == ["dynamodb:Query"]
+            assert more["Condition"] == {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": [queue]}}
+        else:
+            assert (more["Action"], more["Resource"]) == (["s3:GetObject"], f"arn:aws:s3:::{queue}")
+
+
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_policies_deny_writes_to_all_prefixes_of_the_platform(role):
     """Otherwise a writer could write objects below a prefix that listings and inlets ignore as the platform's own."""
