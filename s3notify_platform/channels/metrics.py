@@ -35,7 +35,7 @@ KEPT_SECONDS: Final = 3 * QUEUE_LOOK_SECONDS
 
 MEASURED_TOPICS_MAX: Final = 100
 
-GAUGES: Final = frozenset({"shards", "failing_slots"})
+GAUGES: Final = frozenset({"shards", "unusable_topics", "failing_slots"})
 """Counts that can also decrease."""
 
 

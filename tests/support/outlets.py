@@ -5,6 +5,7 @@ from collections import Counter
 from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.notification_queue.owners import BALANCE_SECONDS
 
@@ -68,6 +69,13 @@ class SteppedDelivery(Delivery):
 
     def stop(self):
         self._end()
+
+
+class WithoutLogin(dict):
+    """The endpoints of a worker that lacks the login for every endpoint that is not in this dictionary."""
+
+    def __missing__(self, url):
+        raise UsageError("set S3NOTIFY_SEND_A")
 
 
 def queue_over(records, clock):

@@ -9,6 +9,7 @@ Guarantees
       connections, limit of requests in flight, and circuit.
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
       Entries that the killed worker had in hand may be delivered twice, with the same event ids.
+    - A worker that cannot use a topic's endpoint leaves the topic to workers that can, if there are any.
 
 Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
 each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
@@ -119,15 +120,15 @@ class Delivery:
                 helper.join(DELIVERY_STOP_SECONDS)
 
     def counts(self) -> Mapping[str, int]:
-        """The numbers of entries delivered, failed and dead, of requests sent, and of shards owned; and the counts of
-        the services alongside.
+        """The numbers of entries delivered, failed and dead, of requests sent, of shards owned, and of topics whose
+        endpoints this worker cannot use; and the counts of the services alongside.
 
         `waited_ms`: milliseconds from event to delivery, added up over all delivered entries. The event's time is by
         the writer's clock, the delivery's time by the worker's clock.
         """
         with self._lock:
             found = dict(self._counts)
-        found["shards"] = len(self.shards)
+        found |= {"shards": len(self.shards), "unusable_topics": len(self._worker.unusable)}
         for service in self._alongside:
             found |= {f"{service.name}_{name}": number for name, number in service.counts().items()}
         return found
@@ -218,7 +219,9 @@ class Delivery:
             endpoint = Endpoint.loads(text)
             push = self._connect(endpoint)
         except UsageError as error:
-            self._progress(f"topic {topic!r} is not delivered: {error}")
+            if self._worker.unusable.get(topic) != text:
+                self._progress(f"topic {topic!r} is not delivered by this worker: {error}")
+            self._worker.unusable[topic] = text
         return TopicEndpoint(text=text, endpoint=endpoint, push=push, circuit=circuit)
 
     def _forget_topics(self, served: set[str]) -> None:
@@ -274,10 +277,11 @@ class DeliverySettings(EgressSettings):
     are compared as hexadecimal numbers.
 
     Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
-    from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). Give all
-    workers the same variables and permissions: a worker that cannot use an endpoint reports this, and does not deliver
-    its share of the topic. A login names the one host that it may be sent to, like `hooks.example.com bearer TOKEN`;
-    other forms are `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS.
+    from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A worker
+    that cannot use a topic's endpoint, because it lacks a variable or a permission, reports this and leaves the topic
+    to other workers until its next start. A login names the one host that it may be sent to, like `hooks.example.com
+    bearer TOKEN`; other forms are `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for
+    mTLS.
     """
 
     poll_seconds: Annotated[

@@ -28,6 +28,7 @@ of 10, 100 messages cost 10 receives, 10 deletes and one `accept`.
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event as Stop
 from threading import Lock, Thread
@@ -280,16 +281,16 @@ class PullInlet:
         for receives in sorted({message.receives for message in messages}):
             grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
             jitter = backoff_seconds(0, self._clock, base=FULL_BASE_SECONDS)
-            self._queue.hide(
-                [message for message in messages if message.receives == receives], grown + jitter
-            )
+            self._hide([message for message in messages if message.receives == receives], grown + jitter)
 
     def _delete(self, messages: Sequence[Message]) -> None:
         """Deletes messages. A message whose deletion fails is received again, and recognised as a duplicate."""
         self._release(messages)
         left: Sequence[Message] = messages
         for _ in attempts(self._clock, DELETE_ATTEMPTS):
-            if not (left := self._queue.delete(left)):
+            with suppress(*_RETRY):
+                left = self._queue.delete(left)
+            if not left:
                 break
         with self._lock:
             self._counts["deleted"] += len(messages) - len(left)
@@ -307,7 +308,12 @@ class PullInlet:
         with self._lock:
             left = list(self._held.values())
             self._held.clear()
-        self._queue.hide(left, 0)
+        self._hide(left, 0)
+
+    def _hide(self, messages: Sequence[Message], seconds: float) -> None:
+        """Hides messages. Messages that could not be hidden are visible when their visibility timeout ends."""
+        with suppress(*_RETRY):
+            self._queue.hide(messages, seconds)
 
     def _beat(self, ended: Stop) -> None:
         """Keeps messages in progress hidden. A failed heartbeat causes at most a duplicate."""
@@ -315,8 +321,8 @@ class PullInlet:
             with self._lock:
                 held = list(self._held.values())
             try:
-                self._queue.hide(held, self._visibility_seconds)
-            except UsageError as error:
+                self._hide(held, self._visibility_seconds)
+            except Exception as error:  # noqa: BLE001 - without this thread, messages in progress would reappear
                 log.warning("heartbeat: %s", error)
 
 

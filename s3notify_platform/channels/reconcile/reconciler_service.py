@@ -2,7 +2,7 @@
 
 | left by a killed writer | recognised by | after |
 |---|---|---|
-| a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and one or two passes |
+| a reservation, its object written or not | HEAD, or LIST if HEAD is refused | `stale_seconds`, and one or two passes |
 | a multipart upload | its reservation, which names it; aborted before the HEAD | the same time |
 | an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
 | an entry whose slot's signal has moved, or was unknown before | the entry still exists | `doubtful_seconds` |
@@ -37,6 +37,7 @@ from s3notify_platform.kernel.errors import (
     UsageError,
 )
 from s3notify_platform.kernel.ports import ETag, ObjectMeta, ObjectStore, UploadId
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import (
     NotSignalledError,
     Publisher,
@@ -55,6 +56,7 @@ from s3notify_platform.protocols.notification_queue import (
     Reservation,
 )
 from s3notify_platform.protocols.notification_queue.reconciler import LEAK_SECONDS
+from s3notify_platform.protocols.source_enumerator import head_or_listed
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
 from s3notify_platform.stores.open_store import open_store, queue_records
 
@@ -183,8 +185,8 @@ class ReconcilerService:
             self._turn.release()
 
     def reconcile(self) -> ReconcilerReport:
-        """Makes one pass now. `UsageError` for problems that only an operator can fix; outages and refused HEADs are in
-        `errors`.
+        """Makes one pass now. `UsageError` for problems that only an operator can fix; outages and refused looks at
+        objects are in `errors`.
         """
         with self._turn:
             return self._reconcile()
@@ -202,7 +204,7 @@ class ReconcilerService:
         else:
             self._forget({topic.name for topic in topics})
         for topic in topics:
-            refused: list[RefusedError] = []
+            refused: list[tuple[str, RefusedError]] = []
             try:
                 came_to = self._reconciler.resolve_stale(
                     topic.name,
@@ -215,10 +217,11 @@ class ReconcilerService:
                 _note(errors, topic.name, error)
                 continue
             if refused:
+                key, why = refused[0]
                 errors.append(
-                    f"{topic.name}: reservations of killed writers wait, because HEAD is refused: {refused[0]}. If "
-                    "a right is missing, allow s3:GetObject below the topic's prefix and s3:ListBucket, or run another "
-                    "reconciler that has these rights"
+                    f"{topic.name}: {len(refused)} reservations of killed writers wait, one of them of slot "
+                    f"{slot_of(key)}, because HEAD and LIST of the key are refused: {why}. If a right is missing, "
+                    "allow s3:ListBucket below the topic's prefix, or run another reconciler that has this right"
                 )
             reconciled.append(came_to)
             # Only pulled topics need signals: a pushed topic is scanned by its delivery worker.
@@ -253,14 +256,15 @@ class ReconcilerService:
             except S3NotifyError as error:
                 _note(errors, "signals", error)
 
-    def _head(self, refused: list[RefusedError], key: str) -> ObjectMeta | None:
-        """A HEAD. If it is refused, the error is added to `refused`, and the reservation waits, as in an outage. The
-        reconciler handles all topics of the bucket, but perhaps may not read the keys of all topics.
+    def _head(self, refused: list[tuple[str, RefusedError]], key: str) -> ObjectMeta | None:
+        """The object by HEAD or LIST. If both are refused, key and error are added to `refused`, and the reservation
+        waits, as in an outage. The reconciler handles all topics of the bucket, but perhaps may not look at the keys of
+        all topics. After a LIST, the event has no metadata; a conditional overwrite with the same bytes is not seen.
         """
         try:
-            return self._objects.head(key)
+            return head_or_listed(self._objects, key)
         except RefusedError as error:
-            refused.append(error)
+            refused.append((key, error))
             raise UnavailableError(str(error)) from error
 
     def _abort_upload(self, event: Event) -> None:

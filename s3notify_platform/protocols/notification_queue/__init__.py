@@ -44,7 +44,7 @@ Storage (partition / key; JSON)
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
     counts.{topic} / {epoch}.{shard}.{kind}            numbers of delivered and failed entries, for people
-    workers / {worker}                                 heartbeat: changes at every renewal
+    workers / {worker}                                 heartbeat, new at every renewal; topics to leave to others
     owners / {topic}                                   owner and generation of each shard, and since when
 
 Invariants

@@ -1,6 +1,7 @@
 """Ownership of shards: leases with generations, spread over the running workers.
 
-Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs.
+Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs. It
+also names the topics that the worker cannot deliver.
 The owners of a topic are one record, too. So a renewal costs one write, for any number of shards.
 """
 
@@ -65,9 +66,11 @@ class ShardOwner:
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
     """The number of shards that a worker should own. The shares add up to `shards`, and differ by at most one.
 
-    `held`: the running workers, with the number of shards that each worker owns. Workers that own more shards get the
-    larger shares, so few shards move.
+    `held`: the workers that may own these shards, with the number of shards that each worker owns. Any other worker
+    should own none. Workers that own more shards get the larger shares, so few shards move.
     """
+    if worker not in held:
+        return 0
     names = sorted(held, key=lambda name: (-held[name], name))
     return shards // len(names) + (names.index(worker) < shards % len(names))
 
@@ -116,6 +119,10 @@ class Worker:
         pause.
         """
         self._adopted = 0
+        self.unusable: dict[str, str] = {}
+        """Topics that this worker cannot deliver, each with its endpoint; the caller adds them. The shards of these
+        topics are left to the workers that can deliver them, if there are any.
+        """
         self.unreadable: dict[tuple[str, int], str] = {}
         """Shards, by topic and number, with corrupt records: a person must repair them before they can be served."""
 
@@ -145,21 +152,10 @@ class Worker:
                 del self._leases[key]
         self.unreadable, self.unadopted, self._adopted = {}, 0, 0
         self._adopt(owned)
-        held = {name: sum(owner.worker == name for owner in owned.values()) for name in alive}
-        share = fair_share(self.name, held, len(owned))
-        free = [
-            key for key, owner in owned.items() if owner.worker not in alive and owner.worker != self.name
-        ]
-        surplus = held[self.name] - share
-        if surplus > 0:
-            released = [lease for lease in self._leases.values() if lease not in busy][-surplus:]
-            for lease in released:  # the delivery of released shards stops even if the write fails
-                self._leases.pop((lease.topic, lease.shard), None)
-            self._disown((lease.topic, lease.shard) for lease in released)
-            surplus -= len(released)
-        elif surplus < 0:
-            self._take({key: owned[key] for key in free[:-surplus]})
-        self.surplus = max(0, surplus)
+        self.surplus = sum(
+            self._share(workers, {key: owned[key] for key in owned if key[0] in topics}, alive, busy)
+            for workers, topics in self._able(alive).items()
+        )
         return self.leases
 
     def stop(self) -> None:
@@ -201,11 +197,46 @@ class Worker:
             raise FencedError(f"topic {lease.topic!r} is gone")
         return topic
 
+    def _able(self, alive: Mapping[str, Collection[str]]) -> dict[frozenset[str], set[str]]:
+        """The topics, grouped by the workers that may own their shards. If no worker can deliver a topic, every worker
+        may own its shards, because an owner also removes expired entries.
+        """
+        able: dict[frozenset[str], set[str]] = {}
+        for topic in self._topics:
+            workers = frozenset(name for name, unusable in alive.items() if topic not in unusable)
+            able.setdefault(workers or frozenset(alive), set()).add(topic)
+        return able
+
+    def _share(
+        self,
+        workers: Collection[str],
+        owned: Mapping[tuple[str, int], ShardOwner],
+        alive: Collection[str],
+        busy: Collection[ShardLease],
+    ) -> int:
+        """Takes or releases some of these shards, up to the fair share among `workers`. Returns the number of busy
+        leases above the fair share.
+        """
+        held = {name: sum(owner.worker == name for owner in owned.values()) for name in {*workers, self.name}}
+        surplus = held[self.name] - fair_share(self.name, {name: held[name] for name in workers}, len(owned))
+        if surplus > 0:
+            mine = [lease for key, lease in self._leases.items() if key in owned and lease not in busy]
+            released = mine[-surplus:]
+            for lease in released:  # the delivery of released shards stops even if the write fails
+                self._leases.pop((lease.topic, lease.shard), None)
+            self._disown((lease.topic, lease.shard) for lease in released)
+            surplus -= len(released)
+        elif surplus < 0:
+            free = [key for key, owner in owned.items() if owner.worker not in alive]
+            self._take({key: owned[key] for key in free[:-surplus]})
+        return max(0, surplus)
+
     def _renew(self) -> None:
         started = self._clock.monotonic()
         self._beat += 1
         beat = {"v": 1, "worker": self.name, "beat": self._beat, "at_ms": self._clock.wall_ms()}
-        value = json.dumps(beat | {"expiry": self._expiry_seconds}).encode()
+        beat |= {"expiry": self._expiry_seconds, "unusable": sorted(self.unusable)}
+        value = json.dumps(beat).encode()
         for _ in range(ATTEMPTS):
             if self._version is None:
                 outcome = self.queue.updates.create(WORKERS, self.name, value)
@@ -219,21 +250,24 @@ class Worker:
             self._version = outcome.record.version if outcome.record is not None else None
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
-    def _alive(self) -> set[str]:
-        """The workers that count as running. Another worker counts as ended only after this worker has seen the other's
-        heartbeat unchanged for long enough.
+    def _alive(self) -> dict[str, Collection[str]]:
+        """The workers that count as running, each with the topics that it cannot deliver. Another worker counts as
+        ended only after this worker has seen the other's heartbeat unchanged for long enough.
 
         Removes the record of an ended worker, so that no other worker waits for the ended worker. A worker that was
         only paused registers again.
         """
-        now, alive, seen = self._clock.monotonic(), {self.name}, {}
+        now, seen = self._clock.monotonic(), {}
+        alive: dict[str, Collection[str]] = {self.name: tuple(self.unusable)}
         for record in self.queue.records.scan(WORKERS):
             beat, since = self._seen.get(record.key, (b"", now))
             seen[record.key] = (record.value, since if record.value == beat else now)
             unmoved = now - seen[record.key][1]
+            if record.key == self.name:
+                continue
             if unmoved < max(self._expiry_seconds, _expiry_of(record)):
-                alive.add(record.key)
-            elif record.key != self.name:
+                alive[record.key] = _unusable_of(record)
+            else:
                 self.queue.updates.remove(WORKERS, record.key, expected=record.version)
         self._seen = seen
         return alive
@@ -241,6 +275,9 @@ class Worker:
     def _owned(self) -> dict[tuple[str, int], ShardOwner]:
         """The owner of every shard of every topic that is served."""
         self._topics = {topic.name: topic for topic in self.queue.topics.all() if self._serves(topic)}
+        for name, endpoint in tuple(self.unusable.items()):
+            if name not in self._topics or self._topics[name].settings.endpoint != endpoint:
+                self.unusable.pop(name, None)
         records = {record.key: record for record in self.queue.records.scan(OWNERS)}
         return {
             (name, shard): owner
@@ -364,6 +401,14 @@ def _expiry_of(heartbeat: Record) -> float:
         return min(float(json.loads(heartbeat.value)["expiry"]), EXPIRY_MAX_SECONDS)
     except (ValueError, KeyError, TypeError):
         return 0.0
+
+
+def _unusable_of(heartbeat: Record) -> Collection[str]:
+    """The topics that this worker cannot deliver."""
+    try:
+        return frozenset(json.loads(heartbeat.value).get("unusable", ()))
+    except (ValueError, AttributeError, TypeError):
+        return ()
 
 
 def _owners_of(topic: Topic, record: Record | None) -> tuple[ShardOwner, ...]:

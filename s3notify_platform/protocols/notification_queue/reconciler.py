@@ -52,7 +52,7 @@ class Reconciled:
     swept: int = 0
     recounted: int = 0
     waiting: int = 0
-    """Reservations that are not stale yet, or whose HEAD failed."""
+    """Reservations that are not stale yet, or whose objects could not be looked at."""
     resolved: tuple[Entry, ...] = field(default=(), compare=False)
     """Entries that this pass committed. These entries are not signalled yet."""
     pending: tuple[Entry, ...] = field(default=(), compare=False)
@@ -146,11 +146,12 @@ class Reconciler:
         """Makes one pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
         A reservation is stale after the topic's `stale_seconds`. This time begins when this process first sees the
-        reservation, and is measured on the clock of this process. `head` makes a HEAD in the store that contains the
-        topic's objects. `announce` is called with each change that has happened, before its entry is committed. Before
-        the HEAD, `abort` is called with each change that an upload writes. So an object that the HEAD does not find can
-        never appear. If one of these calls finds its store unavailable, the reservation waits for a later pass. A
-        reservation that names another `bucket` also waits. `UnavailableError`: the pass was cut short; continue later.
+        reservation, and is measured on the clock of this process. `head` looks at a key, by HEAD if it may, in the
+        store that contains the topic's objects. `announce` is called with each change that has happened, before its
+        entry is committed. Before the HEAD, `abort` is called with each change that an upload writes. So an object that
+        the HEAD does not find can never appear. If one of these calls finds its store unavailable, the reservation
+        waits for a later pass. A reservation that names another `bucket` also waits. `UnavailableError`: the pass was
+        cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []

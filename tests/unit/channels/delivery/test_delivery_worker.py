@@ -20,6 +20,7 @@ from tests.support.outlets import (
     SILENT,
     FakePush,
     SteppedDelivery,
+    WithoutLogin,
     create,
     push,
     queue_over,
@@ -39,7 +40,7 @@ def test_entries_are_delivered_once_in_batches_as_large_as_the_endpoint_allows(q
     assert set(hook.delivered.values()) == {1}
     assert queue.stats("t").depth == 0
     assert delivery.counts() == {
-        "delivered": 20, "failed": 0, "dead": 0, "requests": 3, "shards": 1, "waited_ms": 0,
+        "delivered": 20, "failed": 0, "dead": 0, "requests": 3, "shards": 1, "waited_ms": 0, "unusable_topics": 0,
     }  # fmt: skip
 
 
@@ -150,20 +151,17 @@ def test_a_bad_endpoint_does_not_affect_other_topics(queue, clock):
         push(queue, 5, topic)
     hook, dead = FakePush(), FakePush(lambda _: GONE)
 
-    class Refusing(dict):
-        def __missing__(self, url):
-            raise UsageError("set S3NOTIFY_PUSH_A, the HMAC key")
-
     delivery = SteppedDelivery(
-        queue, Refusing({"https://hooks.example.com/": hook, "https://down.example/": dead})
+        queue, WithoutLogin({"https://hooks.example.com/": hook, "https://down.example/": dead})
     )
     run_for(delivery, clock, 10)
     assert len(hook.delivered) == 5
     assert len(delivery.messages) == 3
     assert "topic 'down': down: refused" in delivery.messages
-    assert "topic 'none' is not delivered: set S3NOTIFY_PUSH_A, the HMAC key" in delivery.messages
+    assert "topic 'none' is not delivered by this worker: set S3NOTIFY_SEND_A" in delivery.messages
     assert any(
-        "topic 'text' is not delivered: not a valid endpoint" in message for message in delivery.messages
+        "topic 'text' is not delivered by this worker: not a valid endpoint" in message
+        for message in delivery.messages
     )
     assert queue.stats("none").depth == queue.stats("text").depth == 5
     assert {entry.attempts for entry in queue.entries("none", range(1000))} == {0}

@@ -15,18 +15,20 @@ from tests.support.intake_site import Site, event
 
 class Queue:
     """A message queue in memory. `deleted` has the ids of deleted messages, and `hidden` the ids of hidden messages,
-    each with the seconds for which the message is hidden.
+    each with the seconds for which the message is hidden. `raises`: failed deletions raise an error, instead of
+    returning the messages.
     """
 
     batch_size = 10
 
-    def __init__(self, *bodies, max_received=None, receives=1):
+    def __init__(self, *bodies, max_received=None, receives=1, raises=False):
         self.waiting = [
             Message(id=str(n), body=body, receipt=f"r{n}", receives=receives) for n, body in enumerate(bodies)
         ]
         self.deleted = []
         self.hidden = []
         self.max_received = max_received
+        self.raises = raises
         self.asked = []
         self.fails = 0
         self.received = Stop()
@@ -44,6 +46,8 @@ class Queue:
     def delete(self, messages):
         if self.fails:
             self.fails -= 1
+            if self.raises:
+                raise UnavailableError("SQS is away")
             return messages
         self.deleted += [message.id for message in messages]
         return ()
@@ -237,12 +241,13 @@ def test_errors_that_only_a_person_can_fix_do_not_count_as_poison(error):
     assert queue.hidden == [("0", 0)]
 
 
-def test_a_failed_deletion_is_retried_and_then_given_up():
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_failed_deletion_is_retried_and_then_given_up(raises):
     """Otherwise a failed deletion would stop the inlet. The message is received again, and recognised as a
     duplicate.
     """
     site = Site()
-    queue = Queue(body(event("a")))
+    queue = Queue(body(event("a")), raises=raises)
     inlet = inlet_of(queue, site)
     messages = inlet._receive()
     queue.fails = 2
@@ -287,14 +292,43 @@ def test_a_stop_makes_messages_in_progress_visible():
     assert queue.deleted == []
 
 
-def test_a_heartbeat_keeps_messages_in_progress_hidden():
-    """Otherwise another inlet would also receive the messages of a batch that takes long."""
+def test_messages_that_cannot_be_hidden_do_not_end_the_inlet():
+    """Otherwise an outage of the message service would end the inlet with an error if a topic is full. After a clean
+    stop in an outage, connections would stay open.
+    """
+    site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
+    site.intake.accept([event("s/first")])
+    closed = Stop()
+    site.intake.direct.close = closed.set
+    queue = Queue(body(event("s/a")), body(event("o/a")))
+
+    def away(messages, seconds):
+        raise UnavailableError("SQS is away")
+
+    queue.hide = away
+    inlet, trouble = handled(queue, site)
+    assert trouble is None
+    assert queue.deleted == ["1"]
+    stop = Stop()
+    stop.set()
+    inlet.run(stop, lambda _: None)
+    assert closed.is_set()
+
+
+@pytest.mark.parametrize("failures", [[], [UnavailableError("SQS is away"), TypeError("a defect")]])
+def test_a_heartbeat_keeps_messages_in_progress_hidden(failures):
+    """Otherwise another inlet would also receive the messages of a batch that takes long. A heartbeat that failed must
+    not be the last one.
+    """
     site = Site()
     queue = Queue(body(event("a")))
     beaten = Stop()
     hide = queue.hide
+    left = [*failures]
 
     def hidden(messages, seconds):
+        if messages and left:
+            raise left.pop(0)
         if messages:
             beaten.set()
         return hide(messages, seconds)

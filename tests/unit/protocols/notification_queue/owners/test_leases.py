@@ -86,7 +86,10 @@ def test_workers_may_have_different_heartbeats(queue, clock):
     assert 50 <= clock.now - killed <= 55
 
 
-@pytest.mark.parametrize("said", [b"text", b'{"expiry": "never"}', b'{"expiry": 1e300}', b'{"expiry": NaN}'])
+@pytest.mark.parametrize(
+    "said",
+    [b"text", b'{"expiry": "never"}', b'{"expiry": 1e300}', b'{"expiry": NaN}', b'{"unusable": 1}', b"[]"],
+)
 def test_the_wait_for_a_worker_is_bounded(queue, records, clock, said):
     """Otherwise a corrupt or extreme heartbeat would block the worker's shards for ever."""
     records.create("workers", "strange", said)
