@@ -155,6 +155,21 @@ class SourcePlace(QueuePlace):
             asset, store=store, commit=location.settle_commit_mode(mode, store, lost=damaged)
         )
 
+    def tables(self, asset: str | None, *, commits: bool) -> "dict[str, LogTable]":
+        """The tables of the source and of all its assets, by name, or only the table of `asset`. `UsageError` as in
+        `existing`; an asset's folder without a readable table is no error. `commits`: the tables are for commits.
+
+        Requests: those of `committing`, of `slot_assets` and of `settle_commit_mode`.
+        """
+        from s3notify_platform.maintenance.erasure import slot_assets
+
+        location, store, mode = self.committing()
+        if asset:
+            location.check_exists(asset)
+        commit = location.settle_commit_mode(mode, store) if commits else None
+        assets = [asset] if asset else [None, *slot_assets(location, store)]
+        return {each or self.name: location.table(each, store=store, commit=commit) for each in assets}
+
 
 BUCKET: Final = ("bucket", *named(S3Settings))
 TABLES: Final = (*named(TableSettings), *(name for name in SETTINGS if name.startswith("dynamodb_")))

@@ -100,15 +100,12 @@ def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bo
     again. The rows do not change. Batches limit the number of small files by themselves. Dagster's daily sweep does the
     same as this command; with `s3notify ingest`, schedule the command. Safe to repeat, and safe beside running batches,
     which have priority. Merged files stay for readers of earlier versions until `s3notify vacuum`.
+
+    Exit code 1 if a table could not be compacted. The others are done nevertheless.
     """
     from s3notify_platform.maintenance.compaction import Compaction
-    from s3notify_platform.maintenance.erasure import slot_assets
-    from s3notify_platform.stores.open_store import open_store
 
-    location = place.existing(asset)
-    assets = [asset] if asset else [None, *slot_assets(location, open_store(location.platform))]
-    table = place.table if dry_run else place.committing_table
-    tables = {each or place.name: table(each) for each in assets}
+    tables = place.tables(asset, commits=not dry_run)
     carry_out(Compaction(tables=tables), dry_run=dry_run, as_json=as_json)
 
 

@@ -35,14 +35,8 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool,
 
     Exit code 1 if a table could not be vacuumed. The others are done nevertheless.
     """
-    from s3notify_platform.maintenance.erasure import slot_assets
     from s3notify_platform.maintenance.vacuuming import Vacuum
 
-    location, store, mode = place.committing()
-    if asset:
-        location.check_exists(asset)
-    commit = None if dry_run else location.settle_commit_mode(mode, store)
-    assets = [asset] if asset else [None, *slot_assets(location, store)]
-    tables = {each or place.name: location.table(each, store=store, commit=commit) for each in assets}
+    tables = place.tables(asset, commits=not dry_run)
     task = Vacuum(tables=tables, retention_seconds=days * 86_400, track=track)
     carry_out(task, dry_run=dry_run, as_json=as_json)

@@ -23,13 +23,13 @@ commit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError
-from s3notify_platform.maintenance.task import Report
+from s3notify_platform.maintenance.task import Report, of_each_table
 from s3notify_platform.table.clustered.cluster_order import Clustered, clustered_as
 from s3notify_platform.table.clustered.clustered_round import merged
 from s3notify_platform.table.clustered.overlap import overlapping
@@ -291,7 +291,7 @@ def _hidden(pack: Add) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """The task: merges all small files of these tables, given by name. See `compact`."""
+    """The task: merges all small files of these tables, given by name. See `compact` and `of_each_table`."""
 
     tables: Mapping[str, LogTable]
     asks: ClassVar[str] = ""
@@ -305,11 +305,10 @@ class Compaction:
         return self._report(dry_run=False)
 
     def _report(self, *, dry_run: bool) -> Report:
-        merged = {name: compact(table, dry_run=dry_run) for name, table in self.tables.items()}
-        return Report(
-            lines=tuple(_line(name, done, dry_run=dry_run) for name, done in merged.items()),
-            document={"tables": {name: asdict(done) for name, done in merged.items()}},
-        )
+        def lines(name: str, done: CompactReport) -> list[str]:
+            return [_line(name, done, dry_run=dry_run)]
+
+        return of_each_table(self.tables, partial(compact, dry_run=dry_run), lines, done="compacted")
 
 
 def _line(name: str, done: CompactReport, *, dry_run: bool) -> str:

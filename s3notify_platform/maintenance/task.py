@@ -1,8 +1,16 @@
 """The port of maintenance: each task plans its work, does it, and reports the result."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.table.log_table import LogTable
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Done = TypeVar("Done", bound="DataclassInstance")
 
 KEYS_SHOWN: Final = 5
 """Largest number of keys that a report names."""
@@ -40,3 +48,28 @@ class Task(Protocol):
     def run(self) -> Report:
         """Does the work and reports it. An `S3NotifyError` names the part that failed, and the remedy."""
         ...
+
+
+def of_each_table(
+    tables: Mapping[str, LogTable],
+    work: Callable[[LogTable], Done],
+    lines: Callable[[str, Done], Iterable[str]],
+    *,
+    done: str,
+) -> Report:
+    """Does `work` on each of these tables, given by name. If the work on a table fails, the report names the table and
+    the reason, and the other tables are done.
+
+    `lines`: the report's lines for a table's name and result. `done`: the work in one word, like "vacuumed".
+    """
+    said, results, failed = list[str](), dict[str, Any](), dict[str, str]()
+    for name, table in tables.items():
+        try:
+            result = work(table)
+        except S3NotifyError as error:
+            failed[name] = str(error)
+            said.append(f"{name}: not {done}: {error}")
+        else:
+            results[name] = asdict(result)
+            said += lines(name, result)
+    return Report(lines=tuple(said), document={"tables": results, "failed": failed}, left=bool(failed))

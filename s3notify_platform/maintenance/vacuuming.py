@@ -25,21 +25,21 @@ kept version, and 1 DELETE for each removed object.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
-    S3NotifyError,
     UnavailableError,
     UsageError,
 )
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
 from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Written, list_all
-from s3notify_platform.maintenance.task import Report
+from s3notify_platform.maintenance.task import Report, of_each_table
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.delta.actions import Add, LogVersion, Remove
 from s3notify_platform.table.delta.log_state import NO_VERSION
@@ -262,10 +262,7 @@ def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuum:
-    """The task: one pass over each of these tables, given by name. See `vacuum`.
-
-    If the pass over a table fails, the report names the table and the reason, and the other tables are done.
-    """
+    """The task: one pass over each of these tables, given by name. See `vacuum` and `of_each_table`."""
 
     tables: Mapping[str, LogTable]
     retention_seconds: float
@@ -281,17 +278,10 @@ class Vacuum:
         return self._report(dry_run=False)
 
     def _report(self, *, dry_run: bool) -> Report:
-        lines, reports, failed = list[str](), dict[str, VacuumReport](), dict[str, str]()
-        for name, table in self.tables.items():
-            try:
-                done = reports[name] = self._pass(table, dry_run=dry_run)
-            except S3NotifyError as error:
-                failed[name] = str(error)
-                lines.append(f"{name}: not vacuumed: {error}")
-            else:
-                lines += [*(done.names if dry_run else ()), _line(name, done, dry_run=dry_run)]
-        document = {"tables": {name: asdict(done) for name, done in reports.items()}, "failed": failed}
-        return Report(lines=tuple(lines), document=document, left=bool(failed))
+        def lines(name: str, done: VacuumReport) -> list[str]:
+            return [*(done.names if dry_run else ()), _line(name, done, dry_run=dry_run)]
+
+        return of_each_table(self.tables, partial(self._pass, dry_run=dry_run), lines, done="vacuumed")
 
     def _pass(self, table: LogTable, *, dry_run: bool) -> VacuumReport:
         found = table.newest()

@@ -173,7 +173,8 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         if step.ingest is not None:
             tag_objects(context.op_execution_context, io, seconds=BATCH_SECONDS)
         if step.behind:
-            raise dg.Failure(f"all slots are committed, and {step.behind}", allow_retries=False)
+            why = "; ".join(step.behind.values())
+            raise dg.Failure(f"all slots are committed, and {why}", allow_retries=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +217,8 @@ class _Step:
     beside: Callable[[], Counter[str]]
     """Counts the requests of this run so far, by kind, without the engine's requests."""
     ingest: Ingest | None = None
-    behind: str = ""
-    """The reason why a derived table is not up to date; "" if all derived tables are."""
+    behind: dict[str, str] = field(default_factory=dict)
+    """For each derived table that is not up to date: the reason."""
     _again: int = 0
     """The number of objects that are read again although they have not changed."""
     _derived_objects: int = 0
@@ -310,8 +311,7 @@ class _Step:
         """
         self.doing(f"updating {asset}")
         again = partial(self.io.clients.ask_again, slots, listing=self.opened.listing)
-        why = advance(self.context, self.io, asset, batch=self.batch, again=again)
-        self.behind = why or self.behind
+        advance(self.context, self.io, asset, batch=self.batch, again=again, behind=self.behind)
         return {}
 
     def _derived(self, snapshot: Snapshot, slots: Sequence[Slot]) -> Iterator[StagedTable]:

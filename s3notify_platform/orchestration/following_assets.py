@@ -69,8 +69,10 @@ def advance(
     *,
     batch: str,
     again: Callable[[], None],
-) -> str:
-    """Updates a derived table and reports its asset. Returns the reason of a failure; "" for success.
+    behind: dict[str, str],
+) -> None:
+    """Updates a derived table and reports its asset. After a failure, `behind` has the reason, by asset. A success
+    removes the asset from `behind`.
 
     No failure of the update raises an error, because the source's rows are already committed, and must still be
     reported. `again` requests another batch. `again` is called only for failures that a retry may resolve.
@@ -79,16 +81,15 @@ def advance(
         done = follow(io.spark.spark_session, io.source, asset, batch=batch)
     except Exception as error:  # noqa: BLE001 - the docstring has the reason
         failure = failure_of(error)
-        why = f"{asset} is behind: {failure.reason}"
-        if failure.trace:
-            context.log.warning("%s\n%s", why, failure.trace)
+        behind[asset] = f"{asset} is behind: {failure.reason}"
+        context.log.warning(f"{behind[asset]}\n{failure.trace}".rstrip())
         if failure.outage or isinstance(error, ConflictError):
             again()
-        return why
+        return
+    behind.pop(asset, None)
     if done.changed:
         event = dg.AssetMaterialization(asset, metadata=_metadata(done))
         context.op_execution_context.log_event(event)
-    return ""
 
 
 def _metadata(done: FollowResult) -> dict[str, Any]:

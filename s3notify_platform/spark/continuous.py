@@ -107,7 +107,7 @@ class ContinuousIngest:
     opened: OpenTable | None = None
     """The source's table at the beginning of the batch."""
     behind: str = ""
-    """The reason why a derived table is older than the source's table; "" if all are up to date."""
+    """The derived tables that are older than the source's table, each with the reason; "" if all are up to date."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
@@ -309,18 +309,19 @@ class ContinuousIngest:
 
         No failure raises an error, because the source's rows are already committed.
         """
-        self.behind = ""
+        behind = list[str]()
         for asset in self.source.kinds:
             try:
                 done = follow(self.spark, self.source, asset, batch=batch)
             except Exception as error:  # noqa: BLE001 - the docstring has the reason
                 failure = failure_of(error)
-                self.behind = f"{asset} is behind: {failure.reason}"
-                self.progress(f"{self.behind}\n{failure.trace}".rstrip())
+                behind.append(f"{asset} is behind: {failure.reason}")
+                self.progress(f"{behind[-1]}\n{failure.trace}".rstrip())
                 continue
             self._counts["followed"] += done.changed
             if done.rebuilt:
                 self.progress(f"{asset} was rebuilt, {done.rows} rows: {done.rebuilt}")
+        self.behind = "; ".join(behind)
 
     def _topic_epoch(self) -> str:
         location = self.source.location

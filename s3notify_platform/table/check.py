@@ -38,7 +38,6 @@ from s3notify_platform.kernel.parallel import Track, untracked
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.clustered.cluster_order import clustered_as
-from s3notify_platform.table.code_versions import NO_TRANSFORM
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
@@ -91,8 +90,7 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
         problems += _problems_of_clustered(data, snapshot)
     groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
     for group in track(groups, len(groups), "checking slots"):
-        codes = {slot: snapshot.manifest.slot(slot).code_version for slot in group}
-        transformed = {slot for slot, code in codes.items() if code not in ("", NO_TRANSFORM)}
+        transformed = {slot for slot in group if snapshot.manifest.slot(slot).transformed}
         rows = _objects(data, snapshot.packs.values(), group, transformed, problems)
         rejects = _objects(quarantine, snapshot.manifest.rejects, group, (), problems)
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):

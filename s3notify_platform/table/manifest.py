@@ -35,8 +35,9 @@ class SlotFacts:
     that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
     of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
     objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must be read
-    again. `backfill` is 0 if no backfill is requested. `source`: for a slot of a slot asset, the version of the
-    source's table from which the slot's rows were made.
+    again. `backfill` is 0 if no backfill is requested. `transformed`: 1 if the slot may have rows of a transform, 0
+    otherwise. `source`: for a slot of a slot asset, the version of the source's table from which the slot's rows were
+    made.
     """
 
     generation: int = 0
@@ -47,6 +48,7 @@ class SlotFacts:
     failing: int = 0
     pending: int = 0
     backfill: int = 0
+    transformed: int = 0
     source: int = 0
     other_code: int = 0
     code_since: int = 0

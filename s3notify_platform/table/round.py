@@ -48,8 +48,9 @@ class SlotRound:
     """One slot of a round. `changes`: the new states of objects by key; the state of an object that has left is marked
     as `gone`.
 
-    `before`: the earlier states of the objects that had a state. `label`: the label of the slot's new rows. The other
-    fields are as in `SlotFacts`. If a field is None, its count stays unchanged.
+    `before`: the earlier states of the objects that had a state. `label`: the label of the slot's new rows.
+    `transformed`: True if a transform has made these rows. The other fields are as in `SlotFacts`. If a field is None,
+    its count stays unchanged.
     """
 
     changes: Mapping[str, ObjectState] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class SlotRound:
     signal: str | None = None
     code_version: str | None = None
     backfill: int | None = None
+    transformed: bool = False
 
     @property
     def pairs(self) -> list[tuple[ObjectState, ObjectState | None]]:
@@ -66,6 +68,7 @@ class SlotRound:
 
     def facts(self, before: SlotFacts) -> SlotFacts:
         """Returns the counts of the slot after the round. Pure."""
+        stays = before.rows > sum(state.rows for state in self.leaving())
         return replace(
             before,
             rows=before.rows + self._moved(lambda state: state.rows),
@@ -76,6 +79,7 @@ class SlotRound:
             pending=before.pending + self._moved(lambda state: state.pending),
             signal=before.signal if self.signal is None else self.signal,
             **self._code(before),
+            transformed=int(self.transformed or (before.transformed and stays)),
             backfill=before.backfill if self.backfill is None else self.backfill,
         )
 

@@ -56,7 +56,8 @@ def test_no_error_of_an_update_fails_the_slots(
     ingest.run(threading.Event(), every_seconds=None)
     assert (len(lake.load()), dict(ingest.failing)) == (1, {})
     assert tried == ["orders_latest", "orders_clustered"]
-    assert ingest.behind.startswith(f"orders_clustered is behind: {reason}")
+    assert ingest.behind.startswith(f"orders_latest is behind: {reason}")
+    assert f"; orders_clustered is behind: {reason}" in ingest.behind
     assert [text.partition("\n")[0].partition(": ")[0] for text in said if "behind" in text] == [
         "orders_latest is behind", "orders_clustered is behind",
     ]  # fmt: skip

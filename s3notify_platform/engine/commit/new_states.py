@@ -126,6 +126,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
             signal=facts.signals.get(slot),
             code_version=facts.code_version if made else None,
             backfill=0 if done else None,
+            transformed=any(outcome.stored is not None for outcome in read.values()),
         ),
         result=result,
     )

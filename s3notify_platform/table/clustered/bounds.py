@@ -70,5 +70,5 @@ def _value(bound: Any, kind: pa.DataType) -> pa.Scalar | None:
         if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
             return pa.scalar(bound, kind)
         return pa.array([str(bound)]).cast(kind)[0]
-    except (pa.ArrowException, OverflowError):
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
         return None

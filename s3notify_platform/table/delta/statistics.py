@@ -171,7 +171,8 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
     """
     stats: dict[str, Any] = json.loads(add.stats or "{}")
     stats["tightBounds"] = False
-    text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
+    # A bound of another engine may have half of a surrogate pair, which only JSON's escapes can express.
+    text = json.dumps(stats, separators=(",", ":"))
     return replace(add, vector=vector, stats=text, data_change=data_change)
 
 

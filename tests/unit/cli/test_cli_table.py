@@ -1,6 +1,7 @@
 """`s3notify table`, `history`, `rows`, `changes`, `schema` and `vacuum` on a real server."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -238,6 +240,35 @@ def test_compact_merges_the_tables_that_are_made_from_the_source(place: Place, r
     )
     assert place.snapshot().version == before
     assert {*of(run("table", "compact", "orders", "--json"))["tables"]} == {"orders", "daily"}
+
+
+def test_compact_goes_on_after_a_table_that_it_cannot_compact(place: Place, run: Run) -> None:
+    """Otherwise one damaged slot asset would keep the small files of all later tables, and nobody would learn it by the
+    exit code of a cron job. A folder without a version is no failure.
+    """
+    for asset in ("daily", "totals"):
+        for number in range(3):
+            rows = pa.table({"_slot": pa.array([number], pa.int32()), "a": [number]})
+            derive(place.source, asset, rows, {Slot(number): 1})
+    begun = place.source.location.table_layout("begun")
+    place.store.put(f"{begun.data}1.parquet", b"of a run that was killed")
+    lost = place.source.location.table_layout("daily")
+    for meta in list_all(place.store, lost.log):
+        place.store.delete(meta.key)
+    for more in (["--dry-run"], []):
+        text = run("table", "compact", "orders", *more)
+        assert text.exit_code == 1
+        assert "daily: not compacted: " in text.stdout
+        assert "--asset daily" in text.stdout
+        assert "begun: " in text.stdout
+        assert re.search("^totals: (would merge|merged) 3 packs", text.stdout, re.MULTILINE), text.stdout
+    found = run("table", "compact", "orders", "--json")
+    document = json.loads(found.stdout)
+    assert (found.exit_code, {*document["tables"]}, {*document["failed"]}) == (
+        1, {"orders", "begun", "totals"}, {"daily"},
+    )  # fmt: skip
+    only = run("table", "compact", "orders", "--asset", "totals", "--json")
+    assert (only.exit_code, json.loads(only.stdout)["failed"]) == (0, {}), only.output
 
 
 def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:

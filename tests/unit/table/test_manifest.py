@@ -32,11 +32,10 @@ ETAG = "e" * 32
 
 
 def full_slots(count: int, codes: int) -> dict[Slot, SlotFacts]:
-    """All slots, with these counts in each field."""
+    """All slots of a source's table, with this count in each field that may have it."""
+    counts = dict.fromkeys(COUNTS, count) | {"transformed": 1, "source": 0}
     return {
-        Slot(slot): SlotFacts(
-            **dict.fromkeys(COUNTS, count), signal="0123456789ab", code_version=f"{slot % codes:064d}"
-        )
+        Slot(slot): SlotFacts(**counts, signal="0123456789ab", code_version=f"{slot % codes:064d}")
         for slot in range(SLOT_COUNT)
     }
 

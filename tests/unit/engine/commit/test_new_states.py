@@ -181,6 +181,20 @@ def test_a_backfill_is_over_once_all_of_the_slot_is_read():
     assert settled(planned(HELD), {"k": read(), "m": failed()}, facts).round.backfill is None
 
 
+def test_a_slot_is_marked_while_it_has_rows_of_a_transform():
+    """Otherwise `s3notify table check` would report a record with rows in two packs as damage, or would no longer find
+    such damage after the transform was removed.
+    """
+    made = settled(planned(), {"k": read(rows=1, stored=2), "m": read(rows=1, stored=2)}, FACTS).round
+    facts = made.facts(SlotFacts())
+    assert (facts.rows, facts.transformed) == (4, 1)
+    held = [replace(state, etag="old") for state in made.changes.values()]
+    one = settled(planned(*held), {"k": read(rows=1)}, FACTS).round.facts(facts)
+    assert (one.rows, one.transformed) == (3, 1), "rows of the other object stay"
+    both = settled(planned(*held), {"k": read(rows=1), "m": read(rows=1)}, FACTS).round.facts(facts)
+    assert (both.rows, both.transformed) == (2, 0)
+
+
 def test_the_code_version_of_a_read_is_noted():
     """A round that reads no object of the slot does not note the code version."""
     facts = replace(FACTS, code_version="2")

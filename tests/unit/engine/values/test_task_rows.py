@@ -25,7 +25,7 @@ from s3notify_platform.formats.registry import RESERVED
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, UnchosenObject
 
 VERSION = ObjectVersion(slot=Slot(3), key="a/\u00e9", etag=ETag("e"), size=1 << 40)
 SPLIT = Split(version=VERSION, start=5, end=9, by_record=True, limit_bytes=7)
@@ -37,7 +37,15 @@ OUTCOME = Outcome.whole(
 @pytest.mark.parametrize(
     ("table", "rows"),
     [
-        (LISTED, [WantedSlot(slot=Slot(3)), VERSION, Requests(requests={"GET": 1})]),
+        (
+            LISTED,
+            [
+                WantedSlot(slot=Slot(3)),
+                VERSION,
+                UnchosenObject(slot=Slot(3), key="k"),
+                Requests(requests={"GET": 1}),
+            ],
+        ),
         (WORK, [SplitOfTask(task=Task(1), split=SPLIT)]),
         (
             STAGED,

@@ -92,6 +92,7 @@ def test_file_without_statistics_may_hold_any_value() -> None:
         ({"minValues": {"v": "-Infinity"}, "maxValues": {"v": 2.5}}, 2.0, pa.float64()),
         ({"minValues": {"v": 1.5}, "maxValues": {"v": 2.5}}, nan, pa.float64()),
         ({"minValues": {"v": 2**70}}, 1, pa.int64()),
+        ({"minValues": {"v": "\ud83d"}, "maxValues": {"v": "z\ud83d"}}, "z", pa.string()),
         ({"maxValues": {"v": "+10000-01-01"}}, date(9999, 1, 1), pa.date32()),
         (
             {"maxValues": {"v": "2026-01-01T00:00:00.123Z"}},

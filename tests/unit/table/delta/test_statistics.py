@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.table.delta.actions import Vector
+from s3notify_platform.table.delta.actions import Add, LogVersion, Vector
 from s3notify_platform.table.delta.statistics import (
     STATISTICS_COLUMNS,
     STRING_CHARS,
@@ -252,3 +252,14 @@ def test_bounds_of_a_file_with_hidden_rows_are_marked_as_wide() -> None:
     assert (found.rows, found.live_rows, found.slots, found.keys) == (3, 1, add.slots, add.keys)
     assert found.id != add.id
     assert found.json()["tags"] == add.json()["tags"]
+
+
+def test_bounds_of_another_engine_stay_if_rows_are_hidden() -> None:
+    """Otherwise a bound with half of a character, which UTF-8 cannot express, would become another text, and queries
+    would skip rows.
+    """
+    bounds = {"numRecords": 2, "minValues": {"a": "\ud83d"}, "maxValues": {"a": "\ud83d"}}
+    merged = Add(path="f", size=1, rows=2, modified_ms=1, stats=json.dumps(bounds))
+    found = hidden(merged, Vector(storage="i", body="", size=0, rows=1))
+    written = LogVersion.loads(LogVersion(adds=(found,)).dumps(), where="version 1")
+    assert json.loads(written.adds[0].stats) == bounds | {"tightBounds": False}
