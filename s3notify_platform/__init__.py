@@ -36,9 +36,10 @@ Where to look first
                                 adapter of a message service in `stores/`, and its client in `kernel/extras.py` and as
                                 an extra in `pyproject.toml`
     another event message       `_unwrapped` in `protocols/notification_queue/s3_event.py`
-    a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it; for a setting
-                                that chooses objects, a field in `source/choice_settings.py`, the reason in `Choice`,
-                                and `Source.choice`; for every setting, then `poe options`
+    a new setting of a source   first look in `guide/options.md`; then a field of a class in `source/settings.py`, and
+                                the line that uses it; for a format, a field in `source/format_settings.py`; for the
+                                choice of objects, a field in `source/choice_settings.py`, the reason in `Choice` of
+                                `protocols/source_enumerator/chosen_objects.py`, and `Source.choice`; then `poe options`
     a new kind of store         a file in `stores/`, and an entry in `stores/kinds.py`
     events of another store     a file of parts in `deploy/events/`, and a case in `cli/events.py`
     another catalog or format   a file in `table/mirrors/`, and an entry in its `MIRRORS`

@@ -409,14 +409,17 @@ class Message:
     body: str
     receipt: str
     receives: int
-    """The approximate number of times that the message was received, including this time."""
+    """The approximate number of receives, including this one. If the service does not count them, the adapter does."""
 
 
 class MessageQueue(Protocol):
     """A queue of messages. One client at a time receives a message. If this client does not delete the message, other
     clients receive it later.
 
-    `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause.
+    The methods are thread-safe: an inlet calls `hide` in a second thread. If the service hides messages for less than
+    12 hours, the settings of the inlet declare `visibility_seconds` with a smaller maximum.
+
+    `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause; the inlet ends.
     """
 
     batch_size: int

@@ -37,7 +37,9 @@ class Dialect:
     null.
 
     `delimiter`, `quote`, `escape` and `comment` are one ASCII character each, or empty if unused. `names`: the column
-    names, if the first line of an object is not a header. `nulls` are separated by `|`.
+    names, if the first line of an object is not a header. `nulls` are separated by `|`. For each field,
+    `source.format_settings` declares the setting `csv_FIELD`. A field that changes where records begin also counts in
+    `simple`.
     """
 
     delimiter: str = ","

@@ -83,7 +83,11 @@ class Choice:
 
     @property
     def needs_meta(self) -> bool:
-        """True if the choice depends on more than an object's key."""
+        """True if the choice depends on more than an object's key. Then each entry costs a HEAD.
+
+        `on_delete` decides about the old rows if an overwrite makes a chosen object an unchosen one, because a batch by
+        entries does not distinguish such an object from a deleted one. With `modified_after`, no overwrite does this.
+        """
         return self.modified_after is not None
 
     def _is_early(self, modified_ms: int) -> bool:
