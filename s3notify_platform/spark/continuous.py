@@ -53,7 +53,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, failure_of, in_halves
 from s3notify_platform.spark.following import follow
-from s3notify_platform.spark.ingest_steps import IngestSteps
+from s3notify_platform.spark.ingest_steps import IngestSteps, in_background
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
@@ -62,23 +62,11 @@ if TYPE_CHECKING:
     from s3notify_platform.kernel.ports import Record
 
 
-def _in_background(seconds: float, action: Callable[[], None]) -> None:
-    def act() -> None:
-        try:
-            action()
-        except S3NotifyError:
-            _in_background(seconds, action)
-
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
-
-
 TAGGING_SECONDS: Final = 2.0
 """Maximum seconds for tagging between two polls. A slot whose tagging has begun is finished even after this time."""
 
 SWEEP_SECONDS: Final = 86_400.0
-"""Seconds between two comparisons of the whole bucket by a process that runs permanently."""
+"""Seconds between two comparisons of the whole bucket by processes that run permanently."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +84,7 @@ class ContinuousIngest:
     clock: Clock = SYSTEM_CLOCK
     settings: BatchSettings = field(default_factory=BatchSettings)
     """The settings for retries of failed slots."""
-    later: Callable[[float, Callable[[], None]], None] = _in_background
+    later: Callable[[float, Callable[[], None]], None] = in_background
     """Calls the given function after the given number of seconds."""
     list_seconds: float = 10.0
     """The minimum time between two listings of the bucket."""
@@ -122,12 +110,12 @@ class ContinuousIngest:
         present changes, and returns.
 
         Continues from the last signals that any process has seen (`engine.batch.last_poll`). Compares all objects at
-        the first start and every `SWEEP_SECONDS`; with `sweep`, also at this start. A table with missing versions is
-        refused. During an outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the
-        error instead. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
+        the first start, and when no process has compared them for `SWEEP_SECONDS`; with `sweep`, also at this start. A
+        table with missing versions is refused. During an outage, waits with backoff and reports to `progress`. With
+        `every_seconds` None, raises the error instead. Also raises Spark's errors if Spark no longer works, and errors
+        that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests
-        and those of `take`.
+        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes; for a batch 4 requests and `take`'s.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -351,7 +339,8 @@ class _Following:
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
-        self._sweep, self._sweep_at = sweep, ingest.clock.monotonic() + SWEEP_SECONDS
+        self._sweep = sweep
+        self._swept_ms = 0
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
         self._unqueued: frozenset[Slot] = frozenset()
@@ -372,10 +361,9 @@ class _Following:
         """Polls, and ingests the changes. Returns the seconds until the bucket may be listed. `hurry`: do not wait."""
         ingest, location = self._ingest, self._ingest.source.location
         watcher = self._watcher = self._watcher or self._begun()
-        if not hurry and ingest.clock.monotonic() >= self._sweep_at:
+        if not hurry and self._begins_sweep():
             ingest.backlog.add(location.all_slots())
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
-            self._sweep_at += SWEEP_SECONDS
         poll = watcher.poll()
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
@@ -411,10 +399,22 @@ class _Following:
             )
             self._check_spark()
             self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
-            seen = Seen(state=watcher.state, table=table.id)
+            seen = Seen(state=watcher.state, table=table.id, swept_ms=self._swept_ms)
             self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
+
+    def _begins_sweep(self) -> bool:
+        """True if no process has swept for `SWEEP_SECONDS`. Then this process sweeps. Cost: 1 request on each day."""
+        now = self._ingest.clock.wall_ms()
+        # A time in the future, by a wrong clock, must not delay the sweep.
+        if self._swept_ms <= now < self._swept_ms + SWEEP_SECONDS * 1000:
+            return False
+        seen, self._seen = read_seen(self._ingest.source.location)
+        others = seen.swept_ms if seen else 0
+        begins = not self._swept_ms < others <= now
+        self._swept_ms = now if begins else others
+        return begins
 
     def _advance(self) -> None:
         """Updates the derived tables. After a failure, the next update waits for the backoff of a failed slot, because
@@ -446,4 +446,5 @@ class _Following:
             ingest.backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # slots that an earlier process added
         self._table = seen.table if seen else ""
+        self._swept_ms = seen.swept_ms if seen else ingest.clock.wall_ms()
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

@@ -1,5 +1,6 @@
 """The steps of `s3notify ingest` after a commit. The order of the steps is in `engine.loop`."""
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -8,6 +9,7 @@ from s3notify_platform.engine.batch.list_or_follow import Decision, ask_again, n
 from s3notify_platform.engine.loop import Round
 from s3notify_platform.engine.values.results import Progress, SlotResult
 from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.source.batch_settings import BatchSettings
@@ -15,6 +17,20 @@ from s3notify_platform.source.source import Source
 
 UNREAD_SHOWN: Final = 5
 """At most this many keys of a slot's unreadable objects are logged."""
+
+
+def in_background(seconds: float, action: Callable[[], None]) -> None:
+    """Calls `action` in another thread after these seconds. After an error of the platform, calls it again later."""
+
+    def act() -> None:
+        try:
+            action()
+        except S3NotifyError:
+            in_background(seconds, action)
+
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -180,6 +180,33 @@ def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) 
     assert slot_of("raw/unannounced", 20) in site.committed()
 
 
+def test_a_process_that_is_restarted_each_hour_compares_all_objects_each_day(site: Site) -> None:
+    """Otherwise restarts would delay the sweep for ever, and an unannounced change would never be found."""
+    clock = HandClock()
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    every = {*site.source.location.all_slots()}
+    site.before_plan = [lambda: site.store.put("raw/unannounced", b'{"a":3}\n'), lambda: None]
+    for _ in range(25):
+        replace(site.ingest(), clock=clock).run(Rests(2, lambda _: None), every_seconds=1.0)
+        clock.sleep(3600)
+    assert site.planned == [every, every]
+    assert slot_of("raw/unannounced", 20) in site.committed()
+
+
+def test_two_processes_compare_all_objects_once_each_day(site: Site) -> None:
+    """Otherwise each further machine would pay for a listing of its own."""
+    clock = HandClock()
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    every = {*site.source.location.all_slots()}
+
+    def other(_: int) -> None:
+        clock.sleep(SWEEP_SECONDS)
+        replace(site.ingest(), clock=clock).run(Rests(2, lambda _: None), every_seconds=1.0)
+
+    replace(site.ingest(), clock=clock).run(Rests(3, other), every_seconds=1.0)
+    assert site.planned == [every] * 4, "the first batch, and a sweep for each of three days"
+
+
 def test_the_daily_sweep_does_not_accept_the_loss_of_a_table(site: Site) -> None:
     """Only a person may begin a new table, because a new table would hide that the committed table is lost."""
     clock = HandClock()

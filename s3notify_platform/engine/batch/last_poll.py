@@ -1,9 +1,9 @@
-"""Stores the signals seen by `s3notify ingest`, so that any machine can continue. Each source has one JSON record with
-these signals.
+"""Stores the signals seen by `s3notify ingest`, and the time of its last sweep, so that any machine can continue. Each
+source has one JSON record with them.
 
 The record is a hint. The record is written only after every signalled change is committed, or is in the rescan backlog.
 If the record is lost, all slots are compared again. If another process replaces the record by an older record, some
-slots are compared again without need.
+slots are compared again, or swept again, without need.
 """
 
 import json
@@ -25,11 +25,13 @@ SEEN: Final = "seen"
 class Seen:
     """The signals seen.
 
-    `table`: the id of the table that has the changes behind these signals; "" before the table exists.
+    `table`: the id of the table that has the changes behind these signals; "" before the table exists. `swept_ms`: the
+    time of the last comparison of all objects, in milliseconds since 1970.
     """
 
     state: WatcherState
     table: str = ""
+    swept_ms: int = 0
 
 
 def read_seen(location: Location) -> tuple[Seen | None, Record | None]:
@@ -41,7 +43,8 @@ def read_seen(location: Location) -> tuple[Seen | None, Record | None]:
         return None, None
     try:
         body = json.loads(record.value)
-        seen = Seen(state=WatcherState.loads(body["state"]), table=body["table"])
+        state = WatcherState.loads(body["state"])
+        seen = Seen(state=state, table=body["table"], swept_ms=int(body["swept_ms"]))
     except (ValueError, KeyError, TypeError, CorruptError):
         return None, record
     return seen if seen.state.slots == location.slots else None, record
@@ -55,7 +58,8 @@ def write_seen(
     `known`: the record as this process read or wrote it last. Cost: 1 write, 1 read if `known` is missing, and more
     requests on conflicts.
     """
-    value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
+    facts = {"v": 1, "table": seen.table, "swept_ms": seen.swept_ms, "state": seen.state.dumps()}
+    value = json.dumps(facts).encode()
     updates = Updates(location.records(), clock, rounds=CONTENDED_ATTEMPTS)
     _, written = updates.change(PARTITION, SEEN, lambda _: (value, None), known=known)
     return written
