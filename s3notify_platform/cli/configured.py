@@ -5,7 +5,7 @@ The command line overrides the YAML.
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -151,7 +151,13 @@ def check_shared(*names: str) -> None:
     """
     context, sources = click.get_current_context(), configured()
     given, options = context.meta[_GIVEN], {each.name: each for each in context.command.params}
-    places = [_place(source, given, options) for source in sources if names and len(sources) > 1]
+    # `_common` keeps a lease table only if all sources have it.
+    tables = [
+        "records_table",
+        *["lease_table"] * (len({each.values.get("lease_table") for each in sources}) == 1),
+    ]
+    used = [name for name in tables if name in options]
+    places = [_place(source, given, used) for source in sources if names and len(sources) > 1]
     for name in names:
         if name not in given and len({place[name] for place in places}) > 1:
             found = ", ".join(
@@ -162,18 +168,20 @@ def check_shared(*names: str) -> None:
             raise UsageError(f"the sources differ in {name}: {found}: give {options[name].opts[0]}, or {one}")
 
 
-def _place(
-    source: ConfiguredSource, given: Mapping[str, str], options: Collection[str | None]
-) -> dict[str, Any]:
-    """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in."""
+def _place(source: ConfiguredSource, given: Mapping[str, str], tables: Sequence[str]) -> dict[str, Any]:
+    """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in.
+
+    `tables`: the settings of the DynamoDB tables that the command uses.
+    """
     values: dict[str, Any] = {name: SETTINGS[name].default for name in _PLACE} | source.values | dict(given)
     bucket = S3Config(
         bucket=values["bucket"], region=values["region"] or "", endpoint_url=values["endpoint_url"]
     )
-    values |= {"region": bucket.region, "endpoint_url": bucket.endpoint}
+    # With an endpoint, the region does not decide where the bucket is.
+    values |= {"region": None if bucket.endpoint else bucket.region, "endpoint_url": bucket.endpoint}
     values["platform_bucket"] = values["platform_bucket"] or bucket.bucket
     values["dynamodb_region"] = values["dynamodb_region"] or bucket.region
-    if not any(values.get(name) for name in ("records_table", "lease_table") if name in options):
+    if not any(values.get(name) for name in tables):
         values |= dict.fromkeys(DYNAMODB.values())
     return values
 

@@ -199,11 +199,11 @@ def init(
         endpoint_url=dynamodb_endpoint_url,
     )
     _check_given(template, table=records_table or lease_table, place=name and places["bucket"])
-    check_shared(
-        "dynamodb_endpoint_url", *(["dynamodb_region"] * (source is not ParameterSource.COMMANDLINE))
-    )
     match template:
         case None:
+            check_shared(
+                "dynamodb_endpoint_url", *(["dynamodb_region"] * (source is not ParameterSource.COMMANDLINE))
+            )
             for each, created in provision.create_tables(tables).items():
                 say(f"table {each!r}: {'created' if created else 'exists already'}")
         case "cloudformation":

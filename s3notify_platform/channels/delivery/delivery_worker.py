@@ -159,8 +159,8 @@ class Delivery:
             # entries in hand.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
-        for place, shard in enumerate(self.shards.values()):
-            shard.paused = place < self._worker.surplus
+        for shard in self.shards.values():
+            shard.paused = shard.lease in self._worker.surplus
         self._forget_topics({lease.topic for lease in leases})
 
     def start(self, shard: ShardDelivery) -> None:
@@ -205,12 +205,18 @@ class Delivery:
         text = self._worker.topic(lease).settings.endpoint
         with self._lock:
             known = self._targets.get(lease.topic)
-            if known is not None and known.text == text:
+            if known is not None and known.text == text and not self._is_retried(known):
                 return known
             made = self._targets[lease.topic] = self._connected(lease.topic, text)
         if known is not None and known.push is not None:
             known.push.close()
         return made
+
+    def _is_retried(self, target: TopicEndpoint) -> bool:
+        """True if the worker could not use the endpoint, and should try again: the cause may have been short, such as a
+        certificate that was just replaced.
+        """
+        return target.push is None and self._queue.clock.monotonic() >= target.made + TROUBLE_SECONDS
 
     def _connected(self, topic: str, text: str) -> TopicEndpoint:
         circuit = Circuit(self._queue.clock, report=lambda text: self._progress(f"topic {topic!r}: {text}"))
@@ -218,11 +224,13 @@ class Delivery:
         try:
             endpoint = Endpoint.loads(text)
             push = self._connect(endpoint)
+            self._worker.unusable.pop(topic, None)
         except UsageError as error:
             if self._worker.unusable.get(topic) != text:
                 self._progress(f"topic {topic!r} is not delivered by this worker: {error}")
             self._worker.unusable[topic] = text
-        return TopicEndpoint(text=text, endpoint=endpoint, push=push, circuit=circuit)
+        made = self._queue.clock.monotonic()
+        return TopicEndpoint(text=text, endpoint=endpoint, push=push, circuit=circuit, made=made)
 
     def _forget_topics(self, served: set[str]) -> None:
         with self._lock:

@@ -48,6 +48,8 @@ class TopicEndpoint:
     endpoint: Endpoint | None
     push: Push | None
     circuit: Circuit
+    made: float = 0.0
+    """The time of the connection, by `Clock.monotonic`."""
 
 
 class ShardDelivery:

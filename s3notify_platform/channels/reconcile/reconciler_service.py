@@ -218,9 +218,10 @@ class ReconcilerService:
                 continue
             if refused:
                 key, why = refused[0]
+                slot = slot_of(key, topic.settings.slots)
                 errors.append(
-                    f"{topic.name}: {len(refused)} reservations of killed writers wait, one of them of slot "
-                    f"{slot_of(key)}, because HEAD and LIST of the key are refused: {why}. If a right is missing, "
+                    f"{topic.name}: {len(refused)} reservations of killed writers wait, one of them of slot {slot}, "
+                    f"because HEAD and LIST of the key are refused: {why}. If a right is missing, "
                     "allow s3:ListBucket below the topic's prefix, or run another reconciler that has this right"
                 )
             reconciled.append(came_to)

@@ -6,7 +6,7 @@ a column for each field, at any depth.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -123,7 +123,7 @@ def _count_paths(text: bytes, most: int) -> int:
     outer, inner = [], top
     while begin < len(text) and count <= most:
         end = text.find(b"\n", begin + _SCANNED_BYTES) + 1 or len(text)
-        for token in _TEXT_OR_BRACE.findall(text, begin, end):
+        for token in _tokens(text, begin, end):
             if token == b"{":
                 outer.append(inner)
             elif token == b"}":
@@ -139,13 +139,20 @@ def _count_paths(text: bytes, most: int) -> int:
     return count
 
 
+def _tokens(text: bytes, begin: int, end: int) -> Iterable[bytes]:
+    """Returns the texts, keys and braces. The tokens of a long line are not in memory together."""
+    if end - begin > 2 * _SCANNED_BYTES:
+        return (token[0] for token in _TEXT_OR_BRACE.finditer(text, begin, end))
+    return _TEXT_OR_BRACE.findall(text, begin, end)
+
+
 def _keys_of_flat(text: bytes) -> set[bytes]:
     """Returns the keys of JSON lines without inner objects."""
     keys: set[bytes] = set()
     begin = 0
     while begin < len(text):
         end = text.find(b"\n", begin + _SCANNED_BYTES) + 1 or len(text)
-        keys.update(token for token in _TEXT_OR_BRACE.findall(text, begin, end) if token[-1] == _COLON)
+        keys.update(token for token in _tokens(text, begin, end) if token[-1] == _COLON)
         begin = end
     return keys
 

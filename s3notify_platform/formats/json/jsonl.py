@@ -272,7 +272,7 @@ class JsonLines(Parser):
 
         The fields of most texts are counted by this read, which is faster than `check_cells`.
         """
-        first = joined[: joined.find(b"\n", _FIRST_BYTES) + 1]
+        first = joined[: joined.find(b"\n", _FIRST_BYTES) + 1] or joined
         with suppress(pa.ArrowInvalid):
             check_cells(first)
             fields = self._read(first, "infer").schema

@@ -6,7 +6,7 @@ The owners of a topic are one record, too. So a renewal costs one write, for any
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from s3notify_platform.kernel.attempts import ATTEMPTS
@@ -34,6 +34,9 @@ EXPIRY_SECONDS = 5 * BALANCE_SECONDS
 
 If workers call `balance` every `BALANCE_SECONDS`, the shards of a killed worker have a new owner within 14 s.
 """
+
+UNUSABLE_MAX = 500
+"""A heartbeat names at most this many topics, so that its record stays below DynamoDB's limit."""
 
 EXPIRY_MAX_SECONDS = 600.0
 """Longest time to wait for a worker, even if its heartbeat asks for more."""
@@ -110,9 +113,9 @@ class Worker:
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
-        self.surplus = 0
-        """Number of busy leases above the fair share, as of the last `balance`. The caller should finish the entries of
-        this many leases.
+        self.surplus: tuple[ShardLease, ...] = ()
+        """Busy leases above the fair share, as of the last `balance`. The caller should finish their entries, and begin
+        no others, so that the next `balance` can release these leases.
         """
         self.unadopted = 0
         """Number of shards that the last `balance` took, but could not scan in time. Call `balance` again without a
@@ -152,10 +155,12 @@ class Worker:
                 del self._leases[key]
         self.unreadable, self.unadopted, self._adopted = {}, 0, 0
         self._adopt(owned)
-        self.surplus = sum(
-            self._share(workers, {key: owned[key] for key in owned if key[0] in topics}, alive, busy)
-            for workers, topics in self._able(alive).items()
-        )
+        surplus: list[ShardLease] = []
+        for workers, topics in self._able(alive).items():
+            surplus += self._share(
+                workers, {key: owned[key] for key in owned if key[0] in topics}, alive, busy
+            )
+        self.surplus = tuple(surplus)
         return self.leases
 
     def stop(self) -> None:
@@ -213,9 +218,9 @@ class Worker:
         owned: Mapping[tuple[str, int], ShardOwner],
         alive: Collection[str],
         busy: Collection[ShardLease],
-    ) -> int:
-        """Takes or releases some of these shards, up to the fair share among `workers`. Returns the number of busy
-        leases above the fair share.
+    ) -> Sequence[ShardLease]:
+        """Takes or releases some of these shards, up to the fair share among `workers`. Returns the busy leases above
+        the fair share.
         """
         held = {name: sum(owner.worker == name for owner in owned.values()) for name in {*workers, self.name}}
         surplus = held[self.name] - fair_share(self.name, {name: held[name] for name in workers}, len(owned))
@@ -225,17 +230,18 @@ class Worker:
             for lease in released:  # the delivery of released shards stops even if the write fails
                 self._leases.pop((lease.topic, lease.shard), None)
             self._disown((lease.topic, lease.shard) for lease in released)
-            surplus -= len(released)
-        elif surplus < 0:
+            kept = [lease for key, lease in self._leases.items() if key in owned]
+            return kept[: surplus - len(released)]
+        if surplus < 0:
             free = [key for key, owner in owned.items() if owner.worker not in alive]
             self._take({key: owned[key] for key in free[:-surplus]})
-        return max(0, surplus)
+        return ()
 
     def _renew(self) -> None:
         started = self._clock.monotonic()
         self._beat += 1
         beat = {"v": 1, "worker": self.name, "beat": self._beat, "at_ms": self._clock.wall_ms()}
-        beat |= {"expiry": self._expiry_seconds, "unusable": sorted(self.unusable)}
+        beat |= {"expiry": self._expiry_seconds, "unusable": sorted(self.unusable)[:UNUSABLE_MAX]}
         value = json.dumps(beat).encode()
         for _ in range(ATTEMPTS):
             if self._version is None:

@@ -1,8 +1,9 @@
 """Topics whose endpoint a worker cannot use are left to other workers."""
 
+from s3notify_platform.channels.delivery.delivery_worker import TROUBLE_SECONDS
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
-from tests.support.outlets import FakePush, SteppedDelivery, WithoutLogin, create, push, run_for
+from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery, WithoutLogin, create, push, run_for
 
 
 def test_a_worker_without_a_login_leaves_the_topic_to_workers_with_the_login(queue, clock):
@@ -47,5 +48,20 @@ def test_a_worker_gets_its_share_of_a_topic_whose_endpoint_it_can_use_now(queue,
     moved = TopicSettings(capacity=200, shards=1, endpoint=Endpoint(url="https://new.example/").dumps())
     queue.topics.update("t", moved)
     run_for(delivery, clock, 5)
+    assert len(hook.delivered) == 5
+    assert delivery.counts()["unusable_topics"] == 0
+
+
+def test_an_endpoint_that_was_unusable_for_a_short_time_is_used_again(queue, clock):
+    """Otherwise a certificate that was missing for a moment would end deliveries until a restart, and the worker would
+    leave the topic to other workers for ever.
+    """
+    hook, pushes = FakePush(), WithoutLogin()
+    delivery = SteppedDelivery(queue, pushes)
+    push(queue, 5)
+    run_for(delivery, clock, 5)
+    assert delivery.counts()["unusable_topics"] == 1
+    pushes[Endpoint.loads(ENDPOINT).url] = hook
+    run_for(delivery, clock, TROUBLE_SECONDS + 5)
     assert len(hook.delivered) == 5
     assert delivery.counts()["unusable_topics"] == 0

@@ -44,6 +44,27 @@ def test_shards_spread_over_the_running_workers(records, clock):
     assert [len(part) for part in held] == [0, 4, 4]
 
 
+def test_a_worker_finishes_only_busy_shards_that_another_worker_should_own(records, clock):
+    """Otherwise shards of a topic that few workers can deliver would be paused for ever, in place of busy shards of
+    another topic.
+    """
+    queue = NotificationQueue(records, clock=clock)
+    for name in ("few", "all"):
+        queue.topics.create(name, TopicSettings(shards=2, endpoint="{}"))
+    able, unable = Worker(queue), Worker(queue)
+    able.balance()
+    unable.unusable["few"] = "{}"
+    for _ in range(3):
+        unable.balance()
+        able.balance(able.leases)
+        clock.now += BALANCE_SECONDS
+    assert {lease.topic for lease in able.surplus} == {"all"}
+    able.balance([lease for lease in able.leases if lease.topic == "few"])
+    assert able.surplus == ()
+    assert {lease.topic for lease in unable.balance()} == {"all"}
+    assert [lease.topic for lease in able.leases].count("few") == 2
+
+
 def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
     """Otherwise notifications of a killed worker's shards would wait for longer, or a running worker would lose its
     shards.
