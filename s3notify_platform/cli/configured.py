@@ -79,7 +79,7 @@ class ConfiguredCommand(PagedCommand):
         self._one = any(parameter.name == "name" and parameter.required for parameter in self.params)
         self._configurable = "bucket" in names
         needs_bucket = any(parameter.name == "bucket" and parameter.required for parameter in self.params)
-        # Without its optional NAME, a command does not use the queue.
+        # A command with an optional NAME uses no queue if NAME is missing.
         unused = {"queue_prefix"} if "name" in names else set()
         self._shared = [name for name in _PLACE if needs_bucket and name in names - unused]
         if self._configurable:

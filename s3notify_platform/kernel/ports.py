@@ -416,10 +416,10 @@ class MessageQueue(Protocol):
     """A queue of messages. One client at a time receives a message. If this client does not delete the message, other
     clients receive it later.
 
-    The methods are thread-safe: an inlet calls `hide` in a second thread. If the service hides messages for less than
-    12 hours, the settings of the inlet declare `visibility_seconds` with a smaller maximum.
+    The methods are thread-safe: an inlet calls `hide` in a second thread. `PullInletSettings.visibility_seconds`
+    permits 12 hours; for a service with a lower limit, the inlet's settings declare this field again.
 
-    `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause; the inlet ends.
+    `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause.
     """
 
     batch_size: int

@@ -110,12 +110,12 @@ class ContinuousIngest:
         present changes, and returns.
 
         Continues from the last signals that any process has seen (`engine.batch.last_poll`). Compares all objects at
-        the first start, and when no process has compared them for `SWEEP_SECONDS`; with `sweep`, also at this start. A
-        table with missing versions is refused. During an outage, waits with backoff and reports to `progress`. With
-        `every_seconds` None, raises the error instead. Also raises Spark's errors if Spark no longer works, and errors
-        that only an operator can fix.
+        the first start; with `sweep`, also at this start. A process that runs permanently also compares them when no
+        process has done so for `SWEEP_SECONDS`. A table with missing versions is refused. During an outage, waits with
+        backoff and reports to `progress`. With `every_seconds` None, raises the error instead. Also raises Spark's
+        errors if Spark no longer works, and errors that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes; for a batch 4 requests and `take`'s.
+        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests and `take`'s.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None

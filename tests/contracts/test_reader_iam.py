@@ -1,4 +1,4 @@
-"""A reader polls the signals with exactly the requests that its printed IAM policy allows."""
+"""The printed IAM policy of a reader allows each request of a poll of the signals."""
 
 import json
 from dataclasses import replace

@@ -49,7 +49,7 @@ class TopicEndpoint:
     push: Push | None
     circuit: Circuit
     made: float = 0.0
-    """The time of the connection, by `Clock.monotonic`."""
+    """The time of the attempt to use the endpoint, by `Clock.monotonic`."""
 
 
 class ShardDelivery:

@@ -185,8 +185,8 @@ class ReconcilerService:
             self._turn.release()
 
     def reconcile(self) -> ReconcilerReport:
-        """Makes one pass now. `UsageError` for problems that only an operator can fix; outages and refused looks at
-        objects are in `errors`.
+        """Makes one pass now. `UsageError` for problems that only an operator can fix; `errors` has outages, and
+        refusals of HEAD and LIST.
         """
         with self._turn:
             return self._reconcile()
@@ -260,7 +260,8 @@ class ReconcilerService:
     def _head(self, refused: list[tuple[str, RefusedError]], key: str) -> ObjectMeta | None:
         """The object by HEAD or LIST. If both are refused, key and error are added to `refused`, and the reservation
         waits, as in an outage. The reconciler handles all topics of the bucket, but perhaps may not look at the keys of
-        all topics. After a LIST, the event has no metadata; a conditional overwrite with the same bytes is not seen.
+        all topics. A LIST shows no metadata. So the event then has none, and an overwrite under If-Match with the same
+        bytes counts as not happened.
         """
         try:
             return head_or_listed(self._objects, key)

@@ -20,7 +20,7 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""For each AWS service that the policy of a queue may allow to send messages: the `Way` of events by this service."""
+"""The `Way` that belongs to each AWS service. A queue's policy may allow these services to send messages."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"

@@ -21,7 +21,8 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketNotification
 def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
     """Terraform's JSON. `others`: the bucket's current notifications. The template repeats these notifications, because
     Terraform's resource replaces all notifications of a bucket. Resources have the site's name in Terraform, so
-    templates of several sources may be in one folder. Pure.
+    templates of sources of different buckets may be in one folder. Sources of one bucket must share one
+    `aws_s3_bucket_notification`. Pure.
     """
     name = site.name
     queue, rule = f"${{aws_sqs_queue.{name}.arn}}", f"${{aws_cloudwatch_event_rule.{name}.arn}}"

@@ -3,7 +3,7 @@ source has one JSON record with them.
 
 The record is a hint. The record is written only after every signalled change is committed, or is in the rescan backlog.
 If the record is lost, all slots are compared again. If another process replaces the record by an older record, some
-slots are compared again, or swept again, without need.
+slots are compared again without need, or a sweep comes too early.
 """
 
 import json

@@ -112,8 +112,9 @@ def _are_more(bytes_: int, file: ArrowFile, source: BytesInMemory, kinds: Sequen
     """True if the readable rows of these columns have more than `bytes_` bytes."""
     columns = {column.name: ds.field(column.name) for column in kinds}
     with suppress(UnreadableError), reading(file):
-        # A thread of Arrow may drop the file after this scan was left. It must not need Python's lock, which a process
-        # that exits no longer gives (apache/arrow#39862). So the file is a copy in Arrow's memory.
+        # A thread of Arrow may free the file after this function has returned. The thread must not need Python's lock
+        # for that, because an exiting process no longer gives it the lock (apache/arrow#39862). So the file is a copy
+        # in Arrow's memory.
         body = pa.BufferOutputStream()
         body.write(source.body)
         whole = ds.OrcFileFormat().make_fragment(pa.BufferReader(body.getvalue()))

@@ -38,8 +38,8 @@ class Dialect:
 
     `delimiter`, `quote`, `escape` and `comment` are one ASCII character each, or empty if unused. `names`: the column
     names, if the first line of an object is not a header. `nulls` are separated by `|`. For each field,
-    `source.format_settings` declares the setting `csv_FIELD`. A field that changes where records begin also counts in
-    `simple`.
+    `source.format_settings` declares the setting `csv_FIELD`. `simple` is false if any field except `quote` changes
+    where records begin; a new field of this kind belongs there.
     """
 
     delimiter: str = ","

@@ -87,7 +87,7 @@ def check_json_lines(records: Records) -> None:
 _TEXT_OR_BRACE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?:[ \t\r\n]*+:)?+|[{}]', re.DOTALL)
 _COLON: Final = ord(":")
 _SCANNED_BYTES: Final = 1 << 18
-"""The number of bytes whose tokens are in memory together, if no line is longer."""
+"""The tokens of about this many bytes, and of at most twice as many, are in memory together."""
 _Fields = dict[bytes, "_Fields"]
 """The fields of an object by key, and their fields."""
 
@@ -110,12 +110,14 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
             )
     if objects * columns > MAX_CELLS:
         raise pa.ArrowInvalid(
-            f"{objects} objects with {columns} different fields: at most {MAX_CELLS} values are read at once"
+            f"{objects} objects with {columns} or more possible fields: at most {MAX_CELLS} values are read at once"
         )
 
 
 def _count_paths(text: bytes, most: int) -> int:
-    """Returns the number of different paths of fields in JSON lines. The count ends soon after `most`."""
+    """Returns the number of different paths of fields in JSON lines. If there are more than `most`, returns any number
+    above `most`, because the count may end early.
+    """
     if text.count(b"{") == text.count(b"\n{") + text.startswith(b"{"):
         return len(_keys_of_flat(text))
     count = begin = 0
@@ -127,7 +129,7 @@ def _count_paths(text: bytes, most: int) -> int:
             if token == b"{":
                 outer.append(inner)
             elif token == b"}":
-                # The next object in the same list has the same fields.
+                # If another object of the same list follows, its fields are counted together with those of this object.
                 inner = outer.pop() if outer else top
             elif token[-1] == _COLON and outer:
                 fields = outer[-1]

@@ -67,7 +67,7 @@ Most records then lack most columns, and pyarrow takes 0.1 µs for each null.
 """
 
 _FIRST_BYTES: Final = 1 << 16
-"""The first lines of a block, in bytes, that show which fields all lines probably have."""
+"""The number of bytes at the beginning of a block. The lines in these bytes probably have all fields of the block."""
 
 
 class Jsonl(TextFormat):
@@ -268,9 +268,10 @@ class JsonLines(Parser):
         return self._noted(self._read(joined, "infer"))
 
     def _read_like_first(self, joined: bytes) -> pa.Table | None:
-        """Reads all fields if the first lines have all fields, with the types of all lines. Otherwise returns None.
+        """Reads all fields, if the first lines have all of them, and if the types of the first lines fit all lines.
+        Otherwise returns None.
 
-        The fields of most texts are counted by this read, which is faster than `check_cells`.
+        For most texts, this read replaces `check_cells` of the whole text, which is slower.
         """
         first = joined[: joined.find(b"\n", _FIRST_BYTES) + 1] or joined
         with suppress(pa.ArrowInvalid):

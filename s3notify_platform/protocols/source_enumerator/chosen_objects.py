@@ -83,10 +83,10 @@ class Choice:
 
     @property
     def needs_meta(self) -> bool:
-        """True if the choice depends on more than an object's key. Then each entry costs a HEAD.
+        """True if the choice depends on more than an object's key. Then each entry with a chosen key costs a HEAD.
 
-        `on_delete` decides about the old rows if an overwrite makes a chosen object an unchosen one, because a batch by
-        entries does not distinguish such an object from a deleted one. With `modified_after`, no overwrite does this.
+        A new condition needs care: if an overwrite can make a chosen object unchosen, a batch by entries treats the
+        object as deleted, and `on_delete` decides about its old rows. No overwrite does this with `modified_after`.
         """
         return self.modified_after is not None
 

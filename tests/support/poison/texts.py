@@ -26,7 +26,9 @@ def wide(names: int) -> bytes:
 
 
 def nested_keys(lines: int, names: int) -> bytes:
-    """Empty records, and a record whose keys all have objects with all these keys: `names` squared paths."""
+    """This number of empty records, and a record with `names` fields. Each field is an object with the same `names`
+    keys.
+    """
     keys = [b'"k%d":' % n for n in range(names)]
     inner = b"{" + b",".join(key + b"1" for key in keys) + b"}"
     return b"{}\n" * lines + b"{" + b",".join(key + inner for key in keys) + b"}\n"

@@ -178,7 +178,9 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 @pytest.mark.server
 @pytest.mark.parametrize("more", ["", "  modified_after: '2020-01-01T00:00:00Z'\n"])
 def test_doctor_judges_by_the_newest_object(project: Project, more: str) -> None:
-    """Otherwise a source that reads hidden files would read a probe, too, and doctor could not judge without one."""
+    """A source that reads hidden files would read a probe, too. So doctor writes no probe, and needs another object to
+    judge by.
+    """
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
     project.write(f"  hidden_files: read\n{more}{line}\n")

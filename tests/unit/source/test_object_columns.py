@@ -98,7 +98,7 @@ def test_any_escaped_text_survives(text: str, before: str) -> None:
 
 @given(st.text(alphabet="/=%x0123-", max_size=30))
 def test_every_key_is_read_without_an_error(key: str) -> None:
-    """Each column must have at most one of a value and a text that does not fit."""
+    """No column may have both a value and a text that does not fit."""
     origin = ObjectColumns.of("x date, `0` int", "")
     values = [column[0].as_py() for column in origin.values([(key, None)])]
     assert len(values) == 2

@@ -81,8 +81,8 @@ def test_a_clustered_table_with_too_few_rows_is_found(lost):
 
 
 def test_a_transform_may_distribute_the_rows_of_a_record():
-    """Otherwise each table with a transform that multiplies rows would be reported as damaged, even if the code version
-    of the transform is unknown. Too many rows are damage nevertheless.
+    """Otherwise a table with a transform that multiplies rows, and without a code version, would be reported as
+    damaged. Too many rows are damage nevertheless.
     """
     rounds = Rounds(store=MemoryObjectStore())
     planned = rounds.planned(BUCKET)

@@ -32,7 +32,7 @@ ETAG = "e" * 32
 
 
 def full_slots(count: int, codes: int) -> dict[Slot, SlotFacts]:
-    """All slots of a source's table, with this count in each field that may have it."""
+    """All slots of a source's table, with this count in each field, except `transformed` (1) and `source` (0)."""
     counts = dict.fromkeys(COUNTS, count) | {"transformed": 1, "source": 0}
     return {
         Slot(slot): SlotFacts(**counts, signal="0123456789ab", code_version=f"{slot % codes:064d}")

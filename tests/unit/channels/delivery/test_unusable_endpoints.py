@@ -53,8 +53,8 @@ def test_a_worker_gets_its_share_of_a_topic_whose_endpoint_it_can_use_now(queue,
 
 
 def test_an_endpoint_that_was_unusable_for_a_short_time_is_used_again(queue, clock):
-    """Otherwise a certificate that was missing for a moment would end deliveries until a restart, and the worker would
-    leave the topic to other workers for ever.
+    """Otherwise a certificate that was missing for a moment would end the deliveries of a topic's only worker until its
+    restart.
     """
     hook, pushes = FakePush(), WithoutLogin()
     delivery = SteppedDelivery(queue, pushes)

@@ -71,7 +71,7 @@ def test_brackets_in_strings_do_not_add_to_the_depth() -> None:
         ("null", pa.int64()),
     ],
 )
-def test_new_fields_get_the_type_of_all_lines(later: str, kind: pa.DataType) -> None:
+def test_new_fields_get_a_type_that_fits_all_lines(later: str, kind: pa.DataType) -> None:
     """Otherwise the first lines of a block would decide the type of a field, and a late field would be lost."""
     lines = ['{"id":1,"new":1,"in":{"a":1}}'] * 5000
     late = f'{{"id":2,"new":{later},"in":{{"b":[{{"c":1}}]}},"late":true}}'
