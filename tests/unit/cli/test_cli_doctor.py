@@ -160,10 +160,11 @@ def test_missing_credentials_give_one_line_of_output(doctor, monkeypatch, tmp_pa
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    result = doctor("--bucket", "b", "--endpoint-url", "http://127.0.0.1:9")
+    # Other tests of this process use bucket `b` with keys, and an opened store stays open.
+    result = doctor("--bucket", "without-keys", "--endpoint-url", "http://127.0.0.1:9")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(
-        "Error: no credentials for bucket 'b' at http://127.0.0.1:9: name environment"
+        "Error: no credentials for bucket 'without-keys' at http://127.0.0.1:9: name environment"
     )
 
 
