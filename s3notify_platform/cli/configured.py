@@ -151,13 +151,9 @@ def check_shared(*names: str) -> None:
     """
     context, sources = click.get_current_context(), configured()
     given, options = context.meta[_GIVEN], {each.name: each for each in context.command.params}
-    # `_common` keeps a lease table only if all sources have it.
-    tables = [
-        "records_table",
-        *["lease_table"] * (len({each.values.get("lease_table") for each in sources}) == 1),
-    ]
-    used = [name for name in tables if name in options]
-    places = [_place(source, given, used) for source in sources if names and len(sources) > 1]
+    used = _common(sources) | given
+    tables = any(used.get(name) for name in ("records_table", "lease_table") if name in options)
+    places = [_place(source, given, tables=tables) for source in sources if names and len(sources) > 1]
     for name in names:
         if name not in given and len({place[name] for place in places}) > 1:
             found = ", ".join(
@@ -168,10 +164,10 @@ def check_shared(*names: str) -> None:
             raise UsageError(f"the sources differ in {name}: {found}: give {options[name].opts[0]}, or {one}")
 
 
-def _place(source: ConfiguredSource, given: Mapping[str, str], tables: Sequence[str]) -> dict[str, Any]:
+def _place(source: ConfiguredSource, given: Mapping[str, str], *, tables: bool) -> dict[str, Any]:
     """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in.
 
-    `tables`: the settings of the DynamoDB tables that the command uses.
+    `tables`: true if the command uses a DynamoDB table.
     """
     values: dict[str, Any] = {name: SETTINGS[name].default for name in _PLACE} | source.values | dict(given)
     bucket = S3Config(
@@ -181,7 +177,7 @@ def _place(source: ConfiguredSource, given: Mapping[str, str], tables: Sequence[
     values |= {"region": None if bucket.endpoint else bucket.region, "endpoint_url": bucket.endpoint}
     values["platform_bucket"] = values["platform_bucket"] or bucket.bucket
     values["dynamodb_region"] = values["dynamodb_region"] or bucket.region
-    if not any(values.get(name) for name in tables):
+    if not tables:
         values |= dict.fromkeys(DYNAMODB.values())
     return values
 

@@ -9,8 +9,7 @@ topics create NAME`). The sensor uses `decide`, too. Entries are removed after t
 in part is requested again at once, by its signal. A failed slot is requested again after a backoff. Unfinished and
 failed slots are in the rescan backlog, so that a restarted process requests them, too. The backlog also counts
 failures, so the last allowed attempt is recognised even if each attempt is in another process (`--once`). Failed slots
-are ingested separately from other slots. If a batch fails as a whole, it is tried in halves, until the slot at fault
-fails alone.
+are ingested separately. A batch that fails as a whole is tried in halves, until the slot at fault fails alone.
 """
 
 import threading
@@ -18,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -51,7 +51,7 @@ from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog,
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, failure_of, in_halves
+from s3notify_platform.spark.failures import JOB_ERRORS, failure_of, in_halves
 from s3notify_platform.spark.following import follow
 from s3notify_platform.spark.ingest_steps import IngestSteps, in_background
 from s3notify_platform.spark.spark_jobs import spark_ingest
@@ -323,15 +323,11 @@ class ContinuousIngest:
 
     def _all_failed(self, slots: Sequence[Slot], error: Exception) -> BatchResult:
         """Returns the result of slots whose ingest failed as a whole."""
-        rows = [failed_slot(slot, error) for slot in slots]
-        if rows[0].trace:
-            self.progress(rows[0].trace)
-        return BatchResult(
-            slots={
-                row.slot: SlotResult(slot=row.slot, status="failed", error=row.error, trace=row.trace)
-                for row in rows
-            }
-        )
+        found = failure_of(error)
+        if found.trace:
+            self.progress(found.trace)
+        failed = partial(SlotResult, status="failed", error=found.reason, trace=found.trace)
+        return BatchResult(slots={slot: failed(slot=slot) for slot in slots})
 
 
 class _Following:
@@ -339,8 +335,7 @@ class _Following:
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
-        self._sweep = sweep
-        self._swept_ms = 0
+        self._sweep, self._swept_ms = sweep, 0
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
         self._unqueued: frozenset[Slot] = frozenset()
@@ -364,6 +359,7 @@ class _Following:
         if not hurry and self._begins_sweep():
             ingest.backlog.add(location.all_slots())
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
+            self._note(watcher)  # before the sweep, so that no other process begins one meanwhile
         poll = watcher.poll()
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
@@ -399,13 +395,17 @@ class _Following:
             )
             self._check_spark()
             self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
-            seen = Seen(state=watcher.state, table=table.id, swept_ms=self._swept_ms)
-            self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
+            self._note(watcher)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
 
+    def _note(self, watcher: Watcher) -> None:
+        location, clock = self._ingest.source.location, self._ingest.clock
+        seen = Seen(state=watcher.state, table=self._table, swept_ms=self._swept_ms)
+        self._seen = write_seen(location, seen, known=self._seen, clock=clock)
+
     def _begins_sweep(self) -> bool:
-        """True if no process has swept for `SWEEP_SECONDS`. Then this process sweeps. Cost: 1 request on each day."""
+        """True if no process has begun a sweep for `SWEEP_SECONDS`. Then this process sweeps. Cost: 1 request a day."""
         now = self._ingest.clock.wall_ms()
         # A time in the future, by a wrong clock, must not delay the sweep.
         if self._swept_ms <= now < self._swept_ms + SWEEP_SECONDS * 1000:

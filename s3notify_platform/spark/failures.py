@@ -96,7 +96,7 @@ def _python(error: Exception) -> re.Match[str] | None:
 
 
 def _of_spark(error: Exception) -> BaseException:
-    """If a transform started a Spark job, and this job failed, returns the job's error. Otherwise returns `error`."""
+    """Returns the error of the Spark job that a transform has started, if this job failed; otherwise `error`."""
     cause = error.__cause__ if isinstance(error, TransformError) else None
     return cause if isinstance(cause, JOB_ERRORS) else error
 

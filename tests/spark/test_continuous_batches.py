@@ -1,6 +1,7 @@
 """The batches of `ContinuousIngest`: on a real S3 server, without Spark."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
@@ -194,17 +195,33 @@ def test_a_process_that_is_restarted_each_hour_compares_all_objects_each_day(sit
 
 
 def test_two_processes_compare_all_objects_once_each_day(site: Site) -> None:
-    """Otherwise each further machine would pay for a listing of its own."""
-    clock = HandClock()
+    """Otherwise each further machine would pay for a listing of its own. The second process polls during the sweep of
+    the first one, since the sweep of both is due at the same time.
+    """
+    clock, begun, sweeping, polled = HandClock(), Event(), Event(), Event()
     site.publisher.put("raw/1", b'{"a":1}\n')
     every = {*site.source.location.all_slots()}
+    replace(site.ingest(), clock=clock).run(Event(), every_seconds=None)
 
-    def other(_: int) -> None:
+    def second(polls: int) -> None:
+        if polls == 1:
+            begun.set()
+            assert sweeping.wait(60)
+        else:
+            polled.set()
+
+    def during_the_sweep() -> None:
+        sweeping.set()
+        assert polled.wait(60)
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(replace(site.ingest(), clock=clock).run, Rests(2, second), every_seconds=1.0)
+        assert begun.wait(60)
         clock.sleep(SWEEP_SECONDS)
-        replace(site.ingest(), clock=clock).run(Rests(2, lambda _: None), every_seconds=1.0)
-
-    replace(site.ingest(), clock=clock).run(Rests(3, other), every_seconds=1.0)
-    assert site.planned == [every] * 4, "the first batch, and a sweep for each of three days"
+        site.before_plan = [during_the_sweep]
+        replace(site.ingest(), clock=clock).run(Rests(1), every_seconds=1.0)
+        running.result()
+    assert site.planned == [every, every], "the first batch, and one sweep"
 
 
 def test_the_daily_sweep_does_not_accept_the_loss_of_a_table(site: Site) -> None:

@@ -26,7 +26,7 @@ class Seen:
     """The signals seen.
 
     `table`: the id of the table that has the changes behind these signals; "" before the table exists. `swept_ms`: the
-    time of the last comparison of all objects, in milliseconds since 1970.
+    beginning of the last comparison of all objects, in milliseconds since 1970.
     """
 
     state: WatcherState

@@ -113,10 +113,11 @@ def listed_rows(
     source: Source, enumerator: Enumerator, listed: ListedColumns, wanted: frozenset[Slot]
 ) -> Batches:
     """Yields the listed objects of the wanted slots, as rows of `LISTED`. Pure."""
-    yield LISTED.columns(ObjectVersion, enumerator.columns_among(listed, wanted))
+    chosen = enumerator.choice.among(listed)
+    yield LISTED.columns(ObjectVersion, enumerator.columns_among(listed, wanted, chosen))
     # With `withdraw`, the rows of unchosen objects leave as those of missing objects do.
     if source.input.on_delete != "withdraw" and enumerator.choice.needs_meta:
-        yield LISTED.columns(UnchosenObject, enumerator.unchosen_among(listed, wanted))
+        yield LISTED.columns(UnchosenObject, enumerator.unchosen_among(listed, wanted, chosen))
 
 
 def comparer(

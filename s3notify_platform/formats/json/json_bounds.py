@@ -7,6 +7,7 @@ a column for each field, at any depth.
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -115,48 +116,41 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
 
 
 def _count_paths(text: bytes, most: int) -> int:
-    """Returns the number of different paths of fields in JSON lines. If there are more than `most`, returns any number
-    above `most`, because the count may end early.
+    """Returns the number of different paths of fields in JSON lines. If there are more than `most`, returns a number
+    above `most`, because the count ends early.
     """
-    if text.count(b"{") == text.count(b"\n{") + text.startswith(b"{"):
-        return len(_keys_of_flat(text))
-    count = begin = 0
+    count = 0
     top: _Fields = {}
     outer, inner = [], top
-    while begin < len(text) and count <= most:
-        end = text.find(b"\n", begin + _SCANNED_BYTES) + 1 or len(text)
-        for token in _tokens(text, begin, end):
-            if token == b"{":
-                outer.append(inner)
-            elif token == b"}":
-                # If another object of the same list follows, its fields are counted together with those of this object.
-                inner = outer.pop() if outer else top
-            elif token[-1] == _COLON and outer:
-                fields = outer[-1]
-                if token not in fields:
-                    fields[token] = {}
-                    count += 1
-                inner = fields[token]
-        begin = end
+    for token in chain.from_iterable(_tokens(text)):
+        if token == b"{":
+            outer.append(inner)
+        elif token == b"}":
+            # If another object of the same list follows, its fields are counted together with those of this object.
+            inner = outer.pop() if outer else top
+        elif token[-1] == _COLON and outer:
+            fields = outer[-1]
+            if token not in fields:
+                fields[token] = {}
+                count += 1
+                if count > most:
+                    break
+            inner = fields[token]
     return count
 
 
-def _tokens(text: bytes, begin: int, end: int) -> Iterable[bytes]:
-    """Returns the texts, keys and braces. The tokens of a long line are not in memory together."""
-    if end - begin > 2 * _SCANNED_BYTES:
-        return (token[0] for token in _TEXT_OR_BRACE.finditer(text, begin, end))
-    return _TEXT_OR_BRACE.findall(text, begin, end)
-
-
-def _keys_of_flat(text: bytes) -> set[bytes]:
-    """Returns the keys of JSON lines without inner objects."""
-    keys: set[bytes] = set()
+def _tokens(text: bytes) -> Iterator[Iterable[bytes]]:
+    """Yields the texts, keys and braces of some lines at a time. The tokens of a long line are never in memory
+    together.
+    """
     begin = 0
     while begin < len(text):
         end = text.find(b"\n", begin + _SCANNED_BYTES) + 1 or len(text)
-        keys.update(token for token in _tokens(text, begin, end) if token[-1] == _COLON)
+        if end - begin > 2 * _SCANNED_BYTES:
+            yield (token[0] for token in _TEXT_OR_BRACE.finditer(text, begin, end))
+        else:
+            yield _TEXT_OR_BRACE.findall(text, begin, end)
         begin = end
-    return keys
 
 
 def value_end(text: str, start: int) -> int:

@@ -272,11 +272,14 @@ class Enumerator:
             if slot in wanted and not self.choice.why_not(meta.key, meta):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
-    def columns_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
-        """Like `among`, but returns columns, named after the fields of `ObjectVersion`. Cost: no request."""
+    def columns_among(
+        self, listed: ListedColumns, wanted: frozenset[Slot], chosen: Sequence[bool] | None
+    ) -> dict[str, Sequence[object]]:
+        """Like `among`, but returns columns, named after the fields of `ObjectVersion`. `chosen`: the result of
+        `Choice.among` for `listed`. Cost: no request.
+        """
         slots = [slot_of(key, self._slots) for key in listed.keys]
         columns = {"slot": slots, "key": listed.keys, "etag": listed.etags, "size": listed.sizes}
-        chosen = self.choice.among(listed)
         if not wanted.issuperset(slots):
             chosen = [
                 slot in wanted and one for slot, one in zip(slots, chosen or repeat(True), strict=False)
@@ -285,17 +288,18 @@ class Enumerator:
             return columns
         return {name: [*compress(column, chosen)] for name, column in columns.items()}
 
-    def unchosen_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
+    def unchosen_among(
+        self, listed: ListedColumns, wanted: frozenset[Slot], chosen: Sequence[bool] | None
+    ) -> dict[str, Sequence[object]]:
         """The listed objects that are not chosen, although their keys are chosen and their slots are wanted. Returns
-        columns, named after the fields of `UnchosenObject`. Cost: no request.
+        columns, named after the fields of `UnchosenObject`. `chosen`: as for `columns_among`. Cost: no request.
         """
-        chosen = self.choice.among(listed) if self.choice.needs_meta else None
-        keys = [key for key, one in zip(listed.keys, chosen or (), strict=False) if not one]
-        found = [(slot_of(key, self._slots), key) for key in keys if not self.choice.why_not(key)]
-        return {
-            "slot": [slot for slot, _ in found if slot in wanted],
-            "key": [key for slot, key in found if slot in wanted],
-        }
+        found = [
+            (slot, key)
+            for key, one in zip(listed.keys, chosen or repeat(True), strict=False)
+            if not one and (slot := slot_of(key, self._slots)) in wanted and not self.choice.why_not(key)
+        ]
+        return {"slot": [slot for slot, _ in found], "key": [key for _, key in found]}
 
     def current(self, key: str) -> ObjectVersion | None:
         """The current version of a key that an entry names; None if the object is missing or not chosen.

@@ -97,13 +97,15 @@ def test_listings_and_columns_and_entries_choose_the_same_objects(
     enumerator = Enumerator(memory, choice, slots=7)
     chosen = {meta.key for meta in metas if not choice.why_not(meta.key, meta)}
     assert {version.key for version in enumerator.among(metas, EVERY)} == chosen
-    columns = enumerator.columns_among(ListedColumns.of(metas), EVERY)
+    listed = ListedColumns.of(metas)
+    among = choice.among(listed)
+    columns = enumerator.columns_among(listed, EVERY, among)
     assert {*columns["key"]} == chosen
     by_key = {meta.key for meta in metas if not choice.why_not(meta.key)}
-    assert {*enumerator.unchosen_among(ListedColumns.of(metas), EVERY)["key"]} == by_key - chosen
+    assert {*enumerator.unchosen_among(listed, EVERY, among)["key"]} == by_key - chosen
     some = frozenset({Slot(1), Slot(2)})
     assert [version.key for version in enumerator.among(metas, some)] == [
-        *enumerator.columns_among(ListedColumns.of(metas), some)["key"]
+        *enumerator.columns_among(listed, some, among)["key"]
     ]
     store = CountingStore(memory)
     for key in objects:
