@@ -1,6 +1,7 @@
 """The guide's code runs as it is written, page by page, with a source that has rows and a record in quarantine."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_units import service
 from tests.support.documents import GUIDE, Block, Place, block, blocks
 from tests.support.servers import running_ministack
 from tests.support.waiting import until
@@ -153,6 +155,21 @@ def test_assets_are_tested_as_the_testing_page_says(place: Place) -> None:
     (place.folder / "conftest.py").write_text('pytest_plugins = ["s3notify_platform.testing"]\n')
     (place.folder / "test_assets.py").write_text(block("test of assets"))
     ok(place, "pytest -q test_assets.py")
+
+
+def test_the_service_keeps_the_table_up_to_date(place: Place) -> None:
+    """The command of the example must commit new objects, and systemd must accept the unit."""
+    unit = place.folder / "orders-ingest.service"
+    unit.write_text(block("service").replace("/srv/shop", str(place.folder)))
+    program = place.folder / ".venv" / "bin" / "s3notify"
+    program.symlink_to(Path(sys.executable).parent / "s3notify")
+    said = service(unit)
+    assert said["WorkingDirectory"] == str(place.folder)
+    if shutil.which("systemd-analyze"):
+        ran = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+    with running(place, said["ExecStart"]):
+        pass
 
 
 def test_spark_reads_table_and_streams(place: Place) -> None:

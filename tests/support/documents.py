@@ -29,6 +29,7 @@ NAMED: Final = frozenset(
     {
         *("demo command", "test command", "second environment", "in a Dagster project"),
         *("publishing", "Spark", "protocols", "attributes", "test of assets", "transform of Debezium"),
+        "service",
     }
 )
 """The names of blocks. `.ci/run` runs `test command`. `tests/spark/test_environments.py` runs `second environment`.
