@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.cli.main import main
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, refused
 from tests.support.ingested import Place
@@ -35,7 +38,12 @@ def test_an_operator_needs_only_the_role_of_a_run(
     place = Place(ministack)
     place.put("a", 1, 2)
     place.run("1")
-    config = place.store.config
+    location, config = place.source.location, place.store.config
+    queue = location.queue()
+    queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/", slots=location.slots))
+    place.put("b", 3)
+    signals = Publisher(place.store, prefix=location.keyspace_prefix, slots=location.slots)
+    QueuedPublisher(signals, queue, bucket=config.bucket, topic="orders").announce(["raw/b"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -45,8 +53,8 @@ def test_an_operator_needs_only_the_role_of_a_run(
             "name": "orders",
             "bucket": config.bucket,
             "prefix": place.source.input.prefix,
-            "platform_prefix": place.source.location.platform_prefix,
-            "slots": place.source.location.slots,
+            "platform_prefix": location.platform_prefix,
+            "slots": location.slots,
             "s3": {"endpoint_url": proxy.url, "region": "us-east-1"},
         }
         file = tmp_path / "defs" / "orders" / "defs.yaml"
