@@ -154,8 +154,8 @@ unless `MAX_DECODED_PER_BYTE` allows more. Without the limit, 500 bytes could be
 """
 
 MAX_DECODED_PER_BYTE: Final = 1000
-"""Largest number of decoded bytes for each byte of an object. `MAX_DECODED_BYTES` are allowed for an object of any
-size.
+"""Largest number of decoded bytes for each byte of an object. A small object may have up to `MAX_DECODED_BYTES`, even
+if this is more for each byte.
 """
 
 BATCH_BYTES: Final = 16 << 20

@@ -38,7 +38,8 @@ def check_key(key: str) -> str:
 def check_metadata(key: str, metadata: Metadata) -> dict[str, str]:
     """Returns the metadata if it can be stored with the object `key`; `UsageError` otherwise.
 
-    Names and values become headers of requests: with others, obstore panics, or writes objects that it cannot read.
+    Names and values become headers of requests. With other characters than printable ASCII, obstore panics, or writes
+    objects that it cannot read.
     """
     found = dict(metadata or {})
     for name, value in found.items():

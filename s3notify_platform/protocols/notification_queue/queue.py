@@ -98,7 +98,7 @@ class NotificationQueue:
         return tuple(t for t in kept if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
-        """The persistent topics that take this change, by a read that is still valid. Cost: 1 scan or no request.
+        """The persistent topics that take this change, as of the last read of all topics. Cost: 1 scan or no request.
 
         A newer topic may be missing. So after a change, its writer calls `topics_as_of` with the change's time.
         """

@@ -88,7 +88,7 @@ def test_objects_whose_metadata_is_not_ascii_are_read(
     assert fetched(config, version)[0].status == "superseded"
 
 
-def test_an_object_that_gets_such_metadata_in_mid_read_is_read_again_later(
+def test_an_object_whose_metadata_becomes_non_ascii_in_mid_read_is_read_again_later(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bytes have the same ETag. Otherwise the bytes of the later parts would be missing in the object."""

@@ -168,7 +168,7 @@ def test_bounded_plans_together_include_the_whole_bucket(
 
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
 def test_tasks_have_balanced_loads(sizes: list[int], tasks: int) -> None:
-    """Otherwise a split would have no task or two, or one task would get more than Graham's bound."""
+    """Otherwise a split would have no task, or two tasks. Or a task's load would exceed Graham's bound."""
     task_of = assign(sizes, tasks)
     assert len(task_of) == len(sizes)
     costs = [size + OBJECT_COST_BYTES for size in sizes]
