@@ -18,7 +18,8 @@ The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table
 - dead: an entry that names the key became a dead letter of the source's topic.
 - rescan: a listing that is due will find the change.
 - signalled: an unqueued writer signalled the slot. The next batch lists the slot.
-- unseen: neither an entry nor a signal announced the change. The sweep will find the change.
+- unseen: neither an entry nor a signal announced the change. Unless an announcement is still on its way, only a sweep
+  finds the change.
 - unknown: no object, no rows and no entry have this key.
 - refused: the store refuses to say if there is an object under this key.
 """
@@ -302,15 +303,11 @@ def _unannounced(found: Answer) -> Verdict:
     signal, now = found.signal, found.object
     among = " among those read" if any(topic.cut for topic in found.topics if topic.own) else ""
     no_entry = f"not announced: no entry{among}, and"
-    sweep = "only a sweep finds it"
+    sweep = "unless an announcement is still on its way, only a sweep finds it"
     if signal is None:
         return Verdict("unseen", f"{no_entry} slot {found.slot} was never signalled; {sweep}")
     if now is not None and signal.modified_ms < now.modified_ms:
-        return Verdict(
-            "unseen",
-            f"{no_entry} the slot's signal is older than the object: the object's writer does not signal, "
-            f"or an inlet has not reported it yet; {sweep}",
-        )
+        return Verdict("unseen", f"{no_entry} the slot's signal is older than the object; {sweep}")
     lists = "a batch that lists the slot finds the object"
     if not signal.queued and (batch := next(iter(found.batches), None)):
         reads = f"batch {batch.id} reads only what entries name"
