@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from s3notify_platform.table.delta.actions import LogVersion
     from s3notify_platform.table.snapshot import LogReader
 
+SHOWN = ("version", "created", "operation", "objects", "rows")
+"""The columns for people: a row fits into a line of 80 characters."""
+
 COUNTS = ("objects", "rows", "rejects", "gone")
 
 
@@ -26,11 +29,12 @@ COUNTS = ("objects", "rows", "rejects", "gone")
 @limit_option(20, "Print at most this many versions.")
 @json_option
 def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: int, as_json: bool) -> None:
-    """List the versions of the table of source NAME, the newest first, with time, batch and counts.
+    """List the versions of the table of source NAME, the newest first, with time, operation and counts.
 
-    With --slot, only versions that changed the slot are listed, with the counts of the slot. Times are the store's, in
-    UTC. `s3notify vacuum` deletes old versions, `s3notify rows` reads a version, and `s3notify table rollback` goes
-    back to a version. Cost: 1 GET for each version; with --slot, 2 GETs.
+    With --json, also slots, other counts, batch and run are printed. With --slot, only versions that changed the slot
+    are listed, with the counts of the slot. Times are the store's, in UTC. `s3notify vacuum` deletes old versions,
+    `s3notify rows` reads a version, and `s3notify table rollback` goes back to a version. Cost: 1 GET for each version;
+    with --slot, 2 GETs.
     """
     from s3notify_platform.table.versions import history as versions
 
@@ -45,7 +49,10 @@ def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: i
         if slot is None
         else f"no version in the history changed slot {slot}"
     )
-    print_found([*islice(found, limit)], as_json=as_json, nothing=nothing)
+    listed = [*islice(found, limit)]
+    if not as_json:  # without the zone, a row fits into a line
+        listed = [{**each, "created": each["created"][:19].replace("T", " ")} for each in listed]
+    print_found(listed, {name: name for name in SHOWN}, as_json=as_json, nothing=nothing)
 
 
 def _of_table(version: "LogVersion") -> dict[str, Any]:

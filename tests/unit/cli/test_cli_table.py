@@ -81,6 +81,27 @@ def test_history_lists_versions_newest_first(run: Run) -> None:
     assert (other.exit_code, "'ordres' has no table" in other.output) == (1, True)
 
 
+def test_history_prints_each_version_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a common terminal would split times and versions, and nobody could copy them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for more in ((), ("--slot", str(SLOT))):
+        found = of(run("history", "orders", "--json", *more))
+        head, *rows = [
+            [cell.strip() for cell in re.split("[│┃]", line)[1:-1]]
+            for line in run("history", "orders", *more).stdout.splitlines()
+            if line[0] in "│┃"
+        ]
+        assert head == ["version", "created", "operation", "objects", "rows"]
+        assert rows == [
+            [
+                str(one["version"]),
+                one["created"].removesuffix("+00:00").replace("T", " "),
+                *(str(one[name]) for name in head[2:]),
+            ]
+            for one in found
+        ]
+
+
 def test_history_tells_time_and_run(place: Place, run: Run) -> None:
     """The time comes from the store's clock. If a version has no run, the name of its batch is shown as the run."""
     moment = place.moment()
