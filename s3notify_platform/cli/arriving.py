@@ -176,7 +176,7 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
             else f"was announced only after {found.seconds:.0f} s"
         )
         return Events(
-            fine=True,
+            fine=False,
             text=f"{parts}; {why}, and the newest object, {found.key!r}, {late}: write an object, and run this "
             "command again",
         )

@@ -220,12 +220,16 @@ def test_doctor_judges_another_inlet_by_the_newest_object(
     assert line.startswith("events: the YAML has inlet 'toy'; no probe was written, since ")
     assert line.endswith(", and the bucket has no object to judge by")
     project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
-    assert (
-        "'raw/orders/1.jsonl', was not announced: write an object" in project.run("doctor", "orders").output
-    )
+    missed = project.run("doctor", "orders")
+    assert "'raw/orders/1.jsonl', was not announced: write an object" in missed.output
+    assert missed.exit_code == 1, "otherwise a script would count lost events as fine"
+    assert json.loads(project.run("doctor", "orders", "--json").stdout)["events"]["fine"] is False
     assert project.run("signal", "raw/orders/1.jsonl").exit_code == 0
-    announced = project.run("doctor", "orders").output
-    assert re.search(r"events: they arrive: the newest object, .* was announced after \d+ s", announced)
+    announced = project.run("doctor", "orders")
+    assert re.search(
+        r"events: they arrive: the newest object, .* was announced after \d+ s", announced.output
+    )
+    assert announced.exit_code == 0, announced.output
 
 
 @pytest.mark.server
