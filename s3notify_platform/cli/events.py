@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from s3notify_platform.stores.aws.bucket_notifications import BucketEvents
 
 SECRET_ENV: Final = "S3NOTIFY_RECEIVER_SECRET"  # noqa: S105 - the variable's name
+_SERVERS: Final = {"rgw": "Ceph RGW", "minio": "MinIO"}
 _URL_ON_AWS: Final = re.compile(r"https://sqs\.([a-z0-9-]+)\.[a-z0-9.-]+/(\d{12})/([A-Za-z0-9_-]+)")
 
 
@@ -73,6 +74,7 @@ def set_up_events(place: SourcePlace, asked: Asked) -> None:
     site = site_of(place, asked.event_queue, asked.queue_endpoint_url)
     bucket = BucketEvents(site.bucket)
     if asked.template:
+        _check_template(site, asked.template, bucket)
         _print_template(site, asked, bucket)
         return
     server = bucket.server()
@@ -144,6 +146,19 @@ def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":
     site = replace(site, account=(asked and asked.account) or account_of(site.bucket, site.services_url))
     given = asked and asked.bucket_account
     return replace(site, bucket_account=given or EventSetup(site=site).bucket_account() or site.account)
+
+
+def _check_template(site: "EventSite", template: str, bucket: "BucketEvents") -> None:
+    """`UsageError` if the store is known not to be AWS. Cost: 1 HEAD."""
+    try:
+        server = bucket.server()
+    except S3NotifyError:  # a template can also be printed for a bucket that does not exist yet
+        return
+    if server != "aws":
+        raise UsageError(
+            f"--print {template}: its template is for AWS, and this store is {_SERVERS[server]}: instead, run "
+            f"`s3notify init {site.source} --events --receiver URL`"
+        )
 
 
 def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None:

@@ -441,4 +441,9 @@ def test_commands_for_minio_are_printed(tmp_path: Path, monkeypatch: pytest.Monk
         assert "mc event remove ALIAS/b" in gone.output
         refused = CliRunner().invoke(main, [*given, "--by", "sns"])
         assert "only AWS has a choice" in refused.output
+        for template in ("terraform", "cloudformation"):
+            refused = CliRunner().invoke(main, [*given, "--print", template])
+            assert (refused.exit_code, refused.stdout) == (1, ""), "the store knows nothing of AWS's queues"
+            assert "this store is MinIO" in refused.output
+            assert "`s3notify init orders --events --receiver URL`" in refused.output
         server.shutdown()
