@@ -6,6 +6,8 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import command, dagster_instance
+from s3notify_platform.cli.events import inlet_of
+from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
 
@@ -24,7 +26,9 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
 
     The command lists first what it will delete. Before the removal, stop the source's sensor (`s3notify pause NAME`),
     runs, streams and writers. The command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is
-    on. Safe to repeat, and to kill: until the deletion is complete, runs refuse the table. Delete the YAML afterwards.
+    on. Safe to repeat, and to kill: until the deletion is complete, runs refuse the table. If `s3notify init NAME
+    --events` made the bucket's events, `s3notify init NAME --events --remove` deletes their queue, topic and
+    notification. Delete the YAML afterwards.
     """
     from s3notify_platform.maintenance.removal import Removal
 
@@ -32,6 +36,12 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
         _check_stopped(str(place.settings["name"]))
     task = Removal(location=place.location(), force=force)
     carry_out(task, dry_run=dry_run, as_json=as_json, yes=yes)
+    name = str(place.settings["name"])
+    if inlet_of(name, "sqs") or inlet_of(name, "http"):
+        say(
+            f"The bucket's events stay. Before you delete the YAML: `s3notify init {name} --events --remove`",
+            err=True,
+        )
 
 
 def _check_stopped(name: str) -> None:

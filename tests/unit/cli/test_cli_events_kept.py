@@ -271,3 +271,16 @@ def test_a_template_by_sns_subscribes_to_an_existing_topic(project: Project, tem
         assert resources["Subscription"]["Properties"]["TopicArn"] == arn
         assert ran.stderr == ""
     assert f'\\"aws:SourceArn\\": \\"{arn}\\"' in ran.stdout or f'"aws:SourceArn": "{arn}"' in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "more", ["  sqs: {queue_url: 'https://q.example.com/1/q'}\n", "  http: {port: 8086}\n", ""]
+)
+def test_remove_names_the_command_that_removes_the_events(project: Project, more: str) -> None:
+    """Otherwise the bucket's notification would stay, and a queue or topic without a reader would fill."""
+    project.write(more)
+    for given in (("--dry-run",), ("--yes",), ("--yes", "--json")):
+        ran = project.run("remove", "orders", *given)
+        assert ran.exit_code == 0, ran.output
+        assert ("`s3notify init orders --events --remove`" in ran.stderr) == bool(more)
+        assert "--events" not in ran.stdout
