@@ -96,10 +96,11 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
     """Merge small files of source NAME's table, slot assets, newest rows and clustered rows, or only of --asset.
 
-    Files with many hidden rows are rewritten. Files of clustered rows (cluster_by) whose ranges overlap are sorted
-    again. The rows do not change. Batches limit the number of small files by themselves. Dagster's daily sweep does the
-    same as this command; with `s3notify ingest`, schedule the command. Safe to repeat, and safe beside running batches,
-    which have priority. Merged files stay for readers of earlier versions until `s3notify vacuum`.
+    Files with many hidden rows are rewritten. Where the ranges of more than 3 files of clustered rows (cluster_by)
+    overlap, these files are sorted again. The rows do not change. Batches limit the number of small files by
+    themselves. Dagster's daily sweep does the same as this command; with `s3notify ingest`, schedule the command. Safe
+    to repeat, and safe beside running batches, which have priority. Merged files stay for readers of earlier versions
+    until `s3notify vacuum`.
 
     Exit code 1 if a table could not be compacted. The others are done nevertheless.
     """

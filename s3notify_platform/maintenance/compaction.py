@@ -6,7 +6,8 @@ Then the compaction merges the files of object states until all files are in one
 
 Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
 marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
-sorts its rows, so each pack that it writes has a range of slots.
+sorts its rows, so each pack that it writes has a range of slots. A clustered table has another rule: small files are
+merged, and files of which too many have overlapping ranges are sorted again (`overlap`).
 
 | after a step was planned, another writer … | then the step … |
 |---|---|
@@ -32,7 +33,7 @@ from s3notify_platform.kernel.errors import ConflictError
 from s3notify_platform.maintenance.task import Report, of_each_table
 from s3notify_platform.table.clustered.cluster_order import Clustered, clustered_as
 from s3notify_platform.table.clustered.clustered_round import merged
-from s3notify_platform.table.clustered.overlap import overlapping
+from s3notify_platform.table.clustered.overlap import overlapping, separate
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add
 from s3notify_platform.table.log_table import LogTable
@@ -45,11 +46,16 @@ from s3notify_platform.table.states.state_merge import merge, plan_full_merge
 
 STEP_BYTES: Final = 256 << 20
 """Maximum number of bytes that one compaction step merges, because all its files are in memory together. A merge of
-only two files may exceed the maximum.
+only two files may exceed the maximum, and a merge of a clustered table may exceed it by one file.
 """
 
 LOST: Final = 5
 """A compaction gives up after this number of consecutive steps that were dropped."""
+
+PASSES: Final = 32
+"""Maximum number of times that one compaction plans the steps of a clustered table, so that it ends even if the bounds
+in other engines' statistics are wrong. A pass about halves the number of files that have a range in common.
+"""
 
 OPERATION: Final = "OPTIMIZE"
 
@@ -233,7 +239,7 @@ class _Run:
 class _ClusteredRun(_Run):
     """Merges small files of a clustered table, and files with overlapping ranges, into files with separate ranges.
 
-    Each file that existed at the beginning is merged once.
+    A result is merged again while its range overlaps too many other ranges, because a step cannot sort all files.
     """
 
     clustered: Clustered
@@ -243,20 +249,32 @@ class _ClusteredRun(_Run):
             self._count(step, rejects=False)
 
     def packs(self, *, rejects: bool) -> None:
-        steps = (
-            [] if rejects else [*overlapping(self.snapshot.packs.values(), self.clustered, self.step_bytes)]
-        )
-        for step in steps:
-            paths = {pack.path for pack in step}
-            live = [pack for path, pack in self.snapshot.packs.items() if path in paths]
-            if len(live) < len(step):
-                continue  # a batch has rewritten one of the packs
-            changes = merged(self.table, self.clustered, live)
-            if self._commit(PackStep(changes=changes, rejects=False)):
-                self._count(live, rejects=False)
-                self.report.became += len(changes.adds)
-            elif self._gives_up():
+        wanted = set() if rejects else {pack.path for pack in self.snapshot.packs.values()}
+        for _ in range(PASSES):
+            steps = [*overlapping(self._live(rejects, wanted), self.clustered, self.step_bytes)]
+            for step in steps:
+                paths = {pack.path for pack in step}
+                live = self._live(rejects, paths)
+                if len(live) < len(step):
+                    continue  # a batch has rewritten one of the packs
+                changes = merged(self.table, self.clustered, live)
+                if not self._useful(live, changes.adds):
+                    wanted -= paths
+                elif self._commit(PackStep(changes=changes, rejects=False)):
+                    self._count(live, rejects=False)
+                    self.report.became += len(changes.adds)
+                    wanted |= {add.path for add in changes.adds}
+                elif self._gives_up():
+                    return
+            if not steps:
                 return
+
+    def _useful(self, step: Sequence[Add], adds: Sequence[Add]) -> bool:
+        """False if the results are as many as the merged files and still overlap by their bounds, which may be
+        rounded. Each compaction would merge them again.
+        """
+        fewer = len(adds) < len(step) or any(pack.vector for pack in step)
+        return fewer or separate(adds, self.clustered)
 
     def states(self) -> None:
         """A clustered table has no object states."""

@@ -1,5 +1,7 @@
 """A clustered table always has the rows of its source, in its own order, whatever changes in the source."""
 
+import json
+
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
@@ -7,6 +9,7 @@ from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.clustered.overlap import DEPTH
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.keyed_rounds import CLUSTERED, ORDER, KeyedRounds, clustered_rows, following
 
@@ -129,3 +132,26 @@ def test_compaction_separates_ranges(source):
     assert sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
     assert compact(following(CLUSTERED, source).table).packs == 0
     assert followed(source, bucket | {"b1": ("e", (1,))}).rebuilt == ""
+
+
+def test_compaction_sorts_full_files_until_few_overlap(source):
+    """Otherwise an order that does not follow time would be lost: each commit's files have all values of the column."""
+    order = Clustered(columns=("id", "n"), file_bytes=100)  # each file is full
+    bucket = {}
+    for n in range(8):
+        bucket[f"a{n}"] = ("e", tuple(NUMBERS[n::8]))
+        followed(source, bucket, clustered=order)
+    table = following(CLUSTERED, source, clustered=order).table
+    two_files = 2 * max(pack.size for pack in files(source).values())
+    assert compact(table, step_bytes=two_files).packs > 0
+    bounds = []
+    for pack in files(source).values():
+        stats = json.loads(pack.stats)
+        low, high = (stats[name].get("id") for name in ("minValues", "maxValues"))
+        if low == high and (low is None or not stats["nullCount"]["id"]):
+            bounds.append((low, stats["minValues"]["n"], stats["maxValues"]["n"]))
+    for key in {each[0] for each in bounds}:
+        inside = [sum(low < n < high for each, low, high in bounds if each == key) for n in NUMBERS]
+        assert max(inside) <= DEPTH
+    assert sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
+    assert compact(table, step_bytes=two_files).versions == 0
