@@ -62,6 +62,12 @@ class Latest:
             if name not in columns.names:
                 known = ", ".join(columns.names[len(LATEST_COLUMNS) :])
                 raise UsageError(f"latest: the table has no column {name!r}: it has {known}")
+        if MODIFIED not in columns.names:
+            raise UsageError(
+                f"latest: the table has no column {MODIFIED!r}, which decides between rows with equal values of "
+                "order_by: a transform must keep this column; if the table is older than the setting `latest`, run "
+                "`s3notify backfill`, or wait until a batch reads an object"
+            )
         for name in self.key:
             check_key(name, columns.field(name).type)
         for name in self.order_by:
@@ -93,12 +99,7 @@ class Latest:
             there = pc.is_valid(texts)
             rows, texts = rows.filter(there), texts.filter(there)
         count = rows.num_rows
-        modified = (
-            rows.column(MODIFIED)
-            if MODIFIED in rows.schema.names
-            else pa.nulls(count, pa.timestamp("us", "UTC"))
-        )
-        objects, offsets = rows.column("_key"), rows.column("_offset")
+        modified, objects, offsets = (rows.column(name) for name in (MODIFIED, "_key", "_offset"))
         ranks = rank_texts([rows.column(name) for name in self.order_by], modified, objects, offsets)
         deleted = pa.repeat(False, count)
         if self.deleted is not None:

@@ -2,6 +2,7 @@
 crashes.
 """
 
+import pyarrow as pa
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
@@ -15,7 +16,17 @@ from s3notify_platform.table.latest.latest_definition import Latest
 from s3notify_platform.table.row_changes import row_changes
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore
-from tests.support.keyed_rounds import NEWEST, KeyedRounds, following, other_table, shown, values_of, window
+from tests.support.keyed_rounds import (
+    COLUMNS,
+    LATEST,
+    NEWEST,
+    KeyedRounds,
+    following,
+    other_table,
+    shown,
+    values_of,
+    window,
+)
 from tests.support.log_rounds import slot_of_key
 
 
@@ -154,6 +165,14 @@ def test_missing_column_is_refused(source, latest, message):
     commit(source, {"a1": ("e", (OLD,))})
     with pytest.raises(UsageError, match=message):
         following(NEWEST, source, latest=latest).follow()
+
+
+def test_columns_without_the_time_that_breaks_ties_are_refused():
+    """Otherwise another row than the last written one would be the newest, if a transform drops the column."""
+    LATEST.check(COLUMNS)
+    without = pa.schema([each for each in COLUMNS if each.name != "_modified"])
+    with pytest.raises(UsageError, match=r"no column '_modified'.*a transform must keep this column"):
+        LATEST.check(without)
 
 
 def test_source_without_rows_makes_no_table(source):
