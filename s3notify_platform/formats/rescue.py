@@ -191,16 +191,20 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
     end += note
     # The command is made only for the first mismatch: most paths of a block have none, and schemas may be wide.
-    accepting = cache(partial(_accepting, path, schema, source))
+    remedy = cache(partial(accepting, path, schema, source))
 
     def reason(text: str) -> str:
-        return f"{path}: {text[:SHOWN_CHARS]!r}{end}{accepting(bool(_FRACTION.fullmatch(text)))}"
+        return f"{path}: {text[:SHOWN_CHARS]!r}{end}{remedy(bool(_FRACTION.fullmatch(text)))}"
 
     return reason
 
 
-def _accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
-    """Returns the end of a reason: a command that changes the type at the path, so that the text fits."""
+def accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
+    """Returns the end of a reason: a command that changes the type at the path, so that the value fits.
+
+    `source`: see `mismatch_reason`. `fraction`: the value is a number with a fraction. If no short command is known, or
+    if `path` is "", the text only names the command.
+    """
     if not source:
         return ""
     place, lists = re.sub(_INDEX, "", path), len(re.findall(_INDEX, path[path.rfind(".") + 1 :]))

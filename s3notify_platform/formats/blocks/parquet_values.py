@@ -23,10 +23,12 @@ from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, r
 from s3notify_platform.formats.rescue import (
     Rescued,
     Tally,
+    accepting,
     below,
     count,
     fitted,
     kinds_of,
+    shortened,
     text_of,
     unnamed_in,
 )
@@ -101,7 +103,15 @@ def _column(
     except pa.ArrowException as error:
         if not target.rescue:
             count(mismatches, 0, [path])
-            raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
+            # No text stands for a struct, a list or bytes in a column of texts, so no type is certain to accept them.
+            scalar = not any(
+                pa.types.is_nested(kind) or _is_bytes(kind) for kind in (values.type, column.type)
+            )
+            fraction = pa.types.is_floating(values.type)
+            remedy = accepting(path if scalar else "", target.schema, target.name, fraction)
+            raise pa.ArrowInvalid(
+                f"column {column.name!r} does not fit {column.type}: {shortened(str(error))}{remedy}"
+            ) from error
     return fitted(values, column.type, _cast, single)
 
 
@@ -139,6 +149,12 @@ def _twin_in(kind: pa.DataType) -> str:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def _rescue_unnamed(
