@@ -1,12 +1,12 @@
 """`s3notify schema set` on a real server: its cost, its effect, and the batches after it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,7 @@ from s3notify_platform.cli.main import main
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.maintenance.set_types import SetTypes
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.commit import Committed
@@ -29,6 +30,7 @@ from tests.support.servers import S3Server
 pytestmark = pytest.mark.server
 
 Run = Callable[..., Result]
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -173,6 +175,23 @@ def test_a_command_with_wait_ends_after_the_batch(place: Place, run: Run) -> Non
         assert isinstance(found, Snapshot)
         assert not any(facts.pending for facts in found.manifest.slots.values())
         reading.result()
+
+
+def test_a_wait_shows_how_many_objects_are_read_again(place: Place) -> None:
+    """Otherwise a person could not know how long a command with `--wait` still takes."""
+    shown: list[tuple[int, int]] = []
+
+    def track(items: Iterable[T], total: int, what: str) -> Iterable[T]:
+        if what != "reading again":
+            return items
+        batch(place, pa.decimal128(18, 2))
+        read = [*items]
+        shown.append((total, len(read)))
+        return read
+
+    location, commit = place.source.location, place.source.commit
+    SetTypes(location=location, commit=commit, columns="a decimal(18,2)", wait=True, track=track).run()
+    assert shown == [(3, 3)]
 
 
 def test_schema_show_lists_the_change(run: Run) -> None:
