@@ -89,11 +89,16 @@ def build_sensor(
 
     Each open batch costs 1 LIST more, and each of its runs 1 GET. If many slots have changed, a tick also costs the
     requests of `ShortCursor.dumps`.
+
+    The first tick after the code location was loaded also compares the declared types with the table's types, for the
+    requests of `LogTable.newest`. If they differ, the tick fails, and so do the next ticks.
     """
     _SOURCES.add(assets.name)
     # The purpose of an interval longer than Dagster's own is to save requests. So with a longer interval, a tick
     # polls only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
+    transformed = assets.transform is not None
+    compared = False
 
     @dg.sensor(
         name=f"{assets.name}_sensor",
@@ -109,6 +114,7 @@ def build_sensor(
     def poll(
         context: dg.SensorEvaluationContext, io: SlotIOManager, instance: dg.DagsterInstance
     ) -> dg.SensorResult:
+        nonlocal compared
         records = io.clients.records
 
         def runs_of(batch: str) -> Sequence[RunView]:
@@ -122,7 +128,7 @@ def build_sensor(
             backlog=io.clients.backlog,
             topic_epoch=io.clients.ensure_topic,
             runs_of=runs_of,
-            table=lambda expected: _opened(io, expected, transformed=assets.transform is not None),
+            table=lambda expected: _opened(io, expected, transformed=transformed),
             claim=lambda table, epoch: claim(io.source.table().reader, table, epoch),
             settings=settings,
         )
@@ -132,6 +138,10 @@ def build_sensor(
                 cursor=cursors.dumps(planner.first(), ""),
                 skip_reason=f"first tick: the next one compares the whole source{_cold(instance)}",
             )
+
+        if not compared:
+            _compared(io, "", transformed=transformed)
+            compared = True
 
         def look(state: SensorState) -> Tick:
             tick = planner.tick(state)
@@ -167,14 +177,20 @@ def _cold(instance: dg.DagsterInstance) -> str:
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The source's table, created if it never existed. Refuses the tables that `Source.open_table` refuses, and tables
-    whose types differ from the declared types.
-    """
-    found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
+    """The table of `_compared`, created if it never existed."""
+    found = _compared(io, expected, transformed=transformed)
     if found.snapshot is not None:
-        check_declared_types(io.source, found, transformed=transformed)
         return found
     return io.settle_commit_mode().open_table(expected=expected, store=io.clients.store)
+
+
+def _compared(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
+    """The source's table, if it exists. Refuses the tables that `Source.open_table` refuses, and tables whose types
+    differ from the declared types.
+    """
+    found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
+    check_declared_types(io.source, found, transformed=transformed)
+    return found
 
 
 def _result(

@@ -8,7 +8,9 @@ import pytest
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.set_types import SetTypes
+from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.spark.spark_jobs import spark_ingest
+from s3notify_platform.stores.counting import CountingStore
 from tests.support.site import Site
 
 
@@ -111,3 +113,41 @@ def test_changed_types_are_refused_before_any_run(site_of: Callable[..., Site]) 
     SetTypes(location=source.location, commit=source.commit, columns="id string").run()
     other.settle()
     assert [row["id"] for row in other.io.load([2]).toArrow().to_pylist()] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"schema": "id string, amount double"}),
+        ({"transform": "tests.support.transforms.doubled"}, {"schema": "id string, amount double"}),
+        ({"schema": None}, {"schema_hints": "id string"}),
+    ],
+)
+def test_an_idle_tick_refuses_changed_types(
+    site_of: Callable[..., Site],
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, Any],
+    after: dict[str, Any],
+) -> None:
+    """Otherwise a wrong definition would seem right until an object changes, perhaps days after its deployment. After
+    the first tick, an idle tick sends only its HEAD.
+    """
+    site = site_of(**before)
+    site.write(1)
+    site.settle()
+    other = site_of(bucket=site.component.bucket, **(before | after))
+    other.cursor = site.cursor
+    for _ in range(2):
+        with pytest.raises(
+            Exception, match="`s3notify schema set orders 'id string'` changes the table's type"
+        ):
+            other.evaluate()
+    same = site_of(bucket=site.component.bucket, **before)
+    same.cursor = site.cursor
+    counting = CountingStore(same.io.clients.store)
+    monkeypatch.setattr(SourceClients, "store", property(lambda _: counting))
+    assert same.tick() == []
+    assert dict(counting.counts) == {"GET": 1, "LIST": 1, "HEAD": 1}
+    counting.counts.clear()
+    assert same.tick() == []
+    assert dict(counting.counts) == {"HEAD": 1}
