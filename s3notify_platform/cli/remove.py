@@ -5,8 +5,7 @@ from typing import Final
 import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
-from s3notify_platform.cli.configured import command, dagster_instance
-from s3notify_platform.cli.events import inlet_of
+from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
@@ -37,7 +36,8 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
     task = Removal(location=place.location(), force=force)
     carry_out(task, dry_run=dry_run, as_json=as_json, yes=yes)
     name = str(place.settings["name"])
-    if inlet_of(name, "sqs") or inlet_of(name, "http"):
+    found = next((source for source in configured() if source.name == name), None)
+    if found and any(found.checked.get(inlet) is not None for inlet in ("sqs", "http")):
         say(
             f"The bucket's events stay. Before you delete the YAML: `s3notify init {name} --events --remove`",
             err=True,
