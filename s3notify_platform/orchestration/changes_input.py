@@ -9,8 +9,9 @@
 
 Changes are given exactly once. The metadata of the asset's materialization has the table version at which the given
 changes end. Dagster stores this version and the materialization in one step. The changes of a failed run are given
-again, together with newer changes. An asset with effects outside Dagster should store `until` together with these
-effects, and skip changes up to the stored version.
+again, together with newer changes. While a run of the asset has not ended, other runs of the asset fail before they are
+given changes: otherwise two runs would be given the same changes, and both could succeed. An asset with effects outside
+Dagster should store `until` together with these effects, and skip changes up to the stored version.
 
 All rows are given as insertions the first time, in a Dagster backfill, and in a run with the tag `s3notify/changes:
 full`. A person can set the tag in the launchpad.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
+from dagster import RunsFilter
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
@@ -69,13 +71,15 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
     materialization.
 
     `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get all
-    rows. Requests: those of `LogTable.newest` and `row_changes`, or 1 GET if all rows are given.
+    rows. `UsageError` also while another run of the asset has not ended. Requests: those of `LogTable.newest` and
+    `row_changes`, or 1 GET if all rows are given.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def
     if assets is None or assets.partitions_def is not None:
         raise UsageError(f"input {context.name!r}: only assets without partitions can be given changes")
     keys = sorted(assets.keys)
+    _refuse_overlap(context.instance, step.run_id, keys)
     seen = None if is_full(step.run_tags) else _seen(context.instance, keys, key)
     ship_package(spark)
     found = newest(source)
@@ -116,6 +120,26 @@ def is_full(tags: Mapping[str, str]) -> bool:
     """True if the assets of a run with these tags get all rows."""
     by_person = BACKFILL_ID_TAG in tags and AUTOMATION_CONDITION_TAG not in tags
     return by_person or tags.get(CHANGES_TAG) == "full"
+
+
+def _refuse_overlap(instance: dg.DagsterInstance, run_id: str, keys: list[dg.AssetKey]) -> None:
+    """Raises `UsageError` if another run that has started materializes one of these assets.
+
+    Of two runs, the one that checks later sees the other. The order of their starts is not used: it depends on clocks.
+    """
+    others = instance.get_runs(
+        RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
+    )
+    for other in (run for run in others if run.run_id != run_id):
+        planned = instance.get_records_for_run(
+            other.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+        )
+        theirs = {record.asset_key for record in planned.records}
+        if both := [key for key in keys if key in theirs]:
+            raise UsageError(
+                f"run {other.run_id} materializes {both[0].to_user_string()} and has not ended: start this run again "
+                "after it has ended; if its process is gone, terminate it in the UI"
+            )
 
 
 def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Mapping[str, Any] | None:

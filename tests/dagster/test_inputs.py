@@ -122,6 +122,28 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
+def test_overlapping_runs_of_an_asset_are_not_given_the_same_changes(site: Site) -> None:
+    """Otherwise an asset that appends its changes would have each row twice, after two successful runs. After the first
+    run has ended, the next run gets the later changes.
+    """
+    refusals: list[str] = []
+
+    @dg.asset
+    def appended(context: dg.AssetExecutionContext, orders: Changes) -> None:
+        if "second" in context.run.tags:
+            return
+        if "alone" not in context.run.tags:
+            refusals.append(refused(site, appended, tags={"second": "yes"}))
+            assert given(site, copy)[0][0] is None, "runs of other assets may overlap"
+        context.add_output_metadata({"ids": [orders.since]})
+
+    assert given(site, appended) == [[None]]
+    assert "materializes appended and has not ended: start this run again after it has ended" in refusals[0]
+    assert given(site, appended, tags={"alone": "yes"}) == [[newest(site.io.source).version]]
+
+
+@pytest.mark.spark
+@pytest.mark.server
 def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
     """The asset must first get all rows, and then only changes. After a failed run, the asset must get the same changes
     again. In a backfill, or with a tag, the asset must get all rows again. A materialization that a person reports in
