@@ -210,37 +210,51 @@ def test_newest_rows_of_dms_files_equal_the_database(
     assert {row["id"]: row["name"] for row in rows} == {1: "a2"}
 
 
-def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """The guide's transform must open Debezium's envelope."""
-    row = "struct<id: bigint, name: string>"
-    lake = lake_of(
-        schema=f"op string, ts_ms bigint, before {row}, after {row}",
-        latest_key="id",
-        latest_order_by="ts_ms",
-        latest_deleted_when="op = 'd'",
-    )
-
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_newest_rows_of_debezium_events_equal_the_database(
+    lake_of: Callable[..., Lake], wrapped: bool
+) -> None:
+    """The guide's transforms must open Debezium's envelope, and the wrapper of Kafka's JSON converter. A tombstone
+    (`null`) goes to quarantine.
+    """
+    lake = lake_of(schema=None, latest_key="id", latest_order_by="ts_ms", latest_deleted_when="op = 'd'")
     guide: dict[str, Any] = {}
     exec(block("transform of Debezium"), guide)
 
-    lake.put(
-        "0.jsonl",
-        [
-            {"op": "c", "ts_ms": 1, "before": None, "after": {"id": 1, "name": "a"}},
-            {"op": "c", "ts_ms": 1, "before": None, "after": {"id": 2, "name": "b"}},
-        ],
-    )
+    def event(op: str, at: int, before: Any, after: Any) -> dict[str, Any]:
+        found = {
+            "before": before,
+            "after": after,
+            "source": {
+                "version": "2.7.0.Final", "connector": "postgresql", "name": "shop", "ts_ms": at,
+                "snapshot": "true" if op == "r" else "false", "db": "shop", "sequence": '["1","2"]',
+                "schema": "public", "table": "customers", "txId": 7, "lsn": 24023128, "xmin": None,
+            },
+            "transaction": None,
+            "op": op,
+            "ts_ms": at,
+        }  # fmt: skip
+        described = {"type": "struct", "name": "shop.public.customers.Envelope", "optional": False}
+        return {"schema": described, "payload": found} if wrapped else found
+
+    def row(key: int, name: str) -> dict[str, Any]:
+        return {"id": key, "name": name}
+
+    lake.put("0.jsonl", [event("r", 1, None, row(1, "a")), event("r", 1, None, row(2, "b"))])
     lake.put(
         "1.jsonl",
         [
-            {"op": "u", "ts_ms": 2, "before": {"id": 1, "name": "a"}, "after": {"id": 1, "name": "a2"}},
-            {"op": "d", "ts_ms": 3, "before": {"id": 2, "name": "b"}, "after": None},
+            event("u", 2, row(1, "a"), row(1, "a2")),
+            event("d", 3, row(2, "b"), None),
+            None,
+            event("c", 4, None, row(3, "c")),
         ],
     )
-    lake.ingest(transform=guide["unwrapped"])
+    result = lake.ingest(transform=guide["unwrapped_payload" if wrapped else "unwrapped"])
+    assert sum(slot.rejects for slot in result.slots.values()) == 1
     follow(lake)
     rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
-    assert {row["id"]: row["name"] for row in rows} == {1: "a2"}
+    assert {row["id"]: row["name"] for row in rows} == {1: "a2", 3: "c"}
 
 
 def test_newest_rows_get_columns_that_are_added_later(newest_lake: Lake) -> None:
