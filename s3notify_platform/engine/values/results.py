@@ -91,7 +91,7 @@ class SlotResult:
     @property
     def reason(self) -> str:
         """The reason why the slot was not committed. The text names no keys of objects, because `erase` does not reach
-        all places where the text is kept.
+        all places where the text is kept; only the text of a user's own error may name a key.
         """
         if self.error or not self.unread:
             return self.error or self.status
