@@ -9,7 +9,7 @@ nothing.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.engine.loop import Results, StagedTable
 from s3notify_platform.engine.stage.staging import WRITES_IN_FLIGHT, Packs, table_of_task
-from s3notify_platform.engine.values.results import Progress, SlotResult
+from s3notify_platform.engine.values.results import Progress, SlotResult, without_keys
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.task_rows import STAGED, FailedSlot, WrittenPack
 from s3notify_platform.engine.values.unforeseen import trace_of
@@ -61,7 +61,8 @@ def derived_tables(
     function, which is stored with each slot. If the function raises an error or drops `_slot`, it is called again with
     each half of the slots, so that a slot at fault fails alone.
 
-    Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack.
+    Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack. For each text of
+    an error also the requests of `StateReader.of_slots`, because texts must not have keys.
     """
     generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
@@ -88,17 +89,34 @@ def derived_tables(
             )
         return _staged(spark, base, frame, part, wanted, batch=batch)
 
+    scrubbed = cache(partial(_without_keys, source=source, asset=asset, snapshot=snapshot, slots=slots))
+
     def failed(part: Sequence[Slot], error: Exception) -> StagedTable:
-        trace = trace_of(error.__cause__) if error.__cause__ else ""
+        trace = scrubbed(trace_of(error.__cause__)) if error.__cause__ else ""
         if trace:
             progress(f"{asset} of slot {part[0]}: {trace}")
-        reason = f"{asset}: {reason_of(error)}"
+        reason = scrubbed(f"{asset}: {reason_of(error)}")
         results = {slot: SlotResult(slot=slot, status="failed", error=reason, trace=trace) for slot in part}
         return StagedTable(name=asset, commit=lambda: results)
 
     return in_halves(
-        [[*generations]], derived, failed, errors=(S3NotifyError,), what=asset, progress=progress
+        [[*generations]],
+        derived,
+        failed,
+        errors=(S3NotifyError,),
+        what=asset,
+        progress=lambda text: progress(scrubbed(text)),
     )
+
+
+def _without_keys(text: str, *, source: Source, asset: str, snapshot: Snapshot, slots: Sequence[Slot]) -> str:
+    """Returns an error's text without keys: a user's code may put `_key` into it, and Dagster keeps it."""
+    try:
+        for _, states in source.table().states.of_slots(snapshot.manifest.states, slots):
+            text = without_keys(text, states)
+    except S3NotifyError as error:
+        return f"{asset} failed, and the error's text is not shown: it may have keys, which were not found: {error}"
+    return text
 
 
 def staged_frame(

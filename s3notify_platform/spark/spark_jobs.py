@@ -10,6 +10,7 @@ signal or for lack of memory. In the second kind, a user's transform or a file w
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from s3notify_platform.engine.stage.staging import (
     storing_task,
 )
 from s3notify_platform.engine.values.object_read import Outcome
-from s3notify_platform.engine.values.results import Progress
+from s3notify_platform.engine.values.results import Progress, without_keys
 from s3notify_platform.engine.values.slot_plan import PLANNED, Plan, SlotPlan, planned_in
 from s3notify_platform.engine.values.task_rows import (
     LINEAGE_COLUMNS,
@@ -161,10 +162,18 @@ class SparkJobs:
         """See `Jobs.stage`. A failing job is divided until each slot at fault fails alone; see `_in_part`."""
         started = self._clock.monotonic()
 
+        @cache
+        def scrubbed(text: str) -> str:
+            """Returns an error's text without keys: a user's code may put `_key` into it, and Dagster keeps it."""
+            return without_keys(text, (split.version.key for split in _splits(busy)))
+
+        def progress(text: str) -> None:
+            self._progress(scrubbed(text))
+
         def failed(part: Sequence[SlotPlan], error: Exception) -> StagedPart:
             rows = {p.slot: failed_slot(p.slot, error) for p in part}
             if len(part) == 1 and rows[part[0].slot].by_object:
-                return self._in_part(part[0], rows[part[0].slot], schema, run, label)
+                return self._in_part(part[0], rows[part[0].slot], schema, run, label=label, progress=progress)
             return StagedPart(plans=part, failed=rows)
 
         staged = in_halves(
@@ -173,10 +182,15 @@ class SparkJobs:
             failed,
             errors=JOB_ERRORS,
             what="a job",
-            progress=self._progress,
+            progress=progress,
             suspect=self._suspect,
         )
         parts = [*staged]
+        for part in parts:
+            part.failed = {
+                slot: replace(each, error=scrubbed(each.error), trace=scrubbed(each.trace))
+                for slot, each in part.failed.items()
+            }
         run.result.took("job", self._clock.monotonic() - started)
         return parts
 
@@ -187,7 +201,14 @@ class SparkJobs:
         return next((p for p in part if p.slot in slots), None) if len(slots) == 1 else None
 
     def _in_part(
-        self, planned: SlotPlan, failure: FailedSlot, schema: TableSchema, run: Run, label: int
+        self,
+        planned: SlotPlan,
+        failure: FailedSlot,
+        schema: TableSchema,
+        run: Run,
+        *,
+        label: int,
+        progress: Progress,
     ) -> StagedPart:
         """Stages a slot in which one object is at fault: tries half of its objects, then a quarter, and so on.
 
@@ -201,7 +222,7 @@ class SparkJobs:
         while read and failure.by_object and self._tried_apart < MAX_JOBS:
             self._tried_apart += 1
             tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "the slot without this object"
-            self._progress(f"slot {slot} failed, trying {tried}: {failure.error}")
+            progress(f"slot {slot} failed, trying {tried}: {failure.error}")
             read, at_fault = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
             whole = len(read) + len(at_fault) == len(planned.changes.read)
             changes = replace(planned.changes, read=read, complete=planned.changes.complete and whole)

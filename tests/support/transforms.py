@@ -31,6 +31,24 @@ def unlucky_in_python(orders: DataFrame) -> DataFrame:
     return orders.mapInArrow(run, orders.schema)
 
 
+def naming_in_python(orders: DataFrame) -> DataFrame:
+    """Fails on the rows of one slot, in Python code, with an object's key in the error's text."""
+
+    def run(batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
+            if UNLUCKY in batch["id"].to_pylist():
+                raise KeyError(f"{batch['_key'][0].as_py()} is unlucky")
+            yield batch
+
+    return orders.mapInArrow(run, orders.schema)
+
+
+def naming(orders: DataFrame) -> DataFrame:
+    """Fails on the rows of one slot, in SQL, with an object's key in the error's text."""
+    broken = F.raise_error(F.concat("_key", F.lit(" is unlucky"))).cast("double")
+    return orders.withColumn("amount", F.when(F.col("id") == UNLUCKY, broken).otherwise(F.col("amount")))
+
+
 def raising(orders: DataFrame) -> DataFrame:
     raise KeyError("no such thing")
 
@@ -59,6 +77,12 @@ def paid_orders(orders: DataFrame) -> DataFrame:
 def lucky_orders(orders: DataFrame) -> DataFrame:
     """Fails on the rows of one slot."""
     return unlucky(orders)
+
+
+@s3_slot_asset(source="orders")
+def naming_orders(orders: DataFrame) -> DataFrame:
+    """Fails on the rows of one slot, with an object's key in the error's text."""
+    return naming(orders)
 
 
 @s3_slot_asset(source="orders")

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import quote
@@ -91,7 +91,7 @@ class SlotResult:
     @property
     def reason(self) -> str:
         """The reason why the slot was not committed. The text names no keys of objects, because `erase` does not reach
-        all places where the text is kept; only the text of a user's own error may name a key.
+        all places where the text is kept.
         """
         if self.error or not self.unread:
             return self.error or self.status
@@ -162,6 +162,13 @@ def without_key(text: str, key: str) -> str:
     forms |= {quote(key, errors="replace"), quote(key, safe="", errors="replace")}
     for form in sorted(forms - {""}, key=len, reverse=True):
         text = text.replace(form, "…")
+    return text
+
+
+def without_keys(text: str, keys: Iterable[str]) -> str:
+    """Removes the keys of several objects from a text. See `without_key`."""
+    for key in sorted(set(keys), key=len, reverse=True):
+        text = without_key(text, key)
     return text
 
 
