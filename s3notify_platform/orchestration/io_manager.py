@@ -186,7 +186,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             raise UsageError(
                 f"{name}: the returned DataFrame lacks _slot, which assigns rows to slots; keep that column"
             )
-        slots = {slot_from_partition_key(key, self.slots): 0 for key in context.asset_partition_keys}
+        slots = [slot_from_partition_key(key, self.slots) for key in context.asset_partition_keys]
         source = self.settle_commit_mode()
         # The call refuses a source table that is incomplete or was made with other settings.
         source.open_table(store=self.clients.store)

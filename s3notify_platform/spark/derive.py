@@ -7,7 +7,7 @@ the version of the source's table from which the slot was built. So a second bui
 nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 
@@ -124,17 +124,17 @@ def staged_frame(
     source: Source,
     asset: str,
     frame: DataFrame,
-    slots: Mapping[Slot, int],
+    slots: Iterable[Slot],
     *,
     batch: str,
 ) -> StagedTable:
     """Stages `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
-    `slots`: for each slot, the source generation from which it was built; 0 if unknown. Raises `UsageError` if there
-    are rows of other slots; then no row becomes visible.
+    The version of the source's table that the rows were made from is unknown. So a slot that another run commits
+    meanwhile is a conflict. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
     """
-    base = _Base.opened(source, asset, "")
-    return _staged(spark, base, frame, [*slots], slots, batch=batch)
+    base, made = _Base.opened(source, asset, ""), dict.fromkeys(slots)
+    return _staged(spark, base, frame, [*made], made, batch=batch)
 
 
 class _Base:
@@ -180,7 +180,7 @@ def _staged(
     base: _Base,
     frame: DataFrame,
     part: Sequence[Slot],
-    slots: Mapping[Slot, int],
+    slots: Mapping[Slot, int | None],
     *,
     batch: str,
 ) -> StagedTable:

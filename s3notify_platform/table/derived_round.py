@@ -11,6 +11,7 @@ made again.
 | changed other slots | is committed on top of that version; the rows of other slots stay |
 | made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |
 | made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
+| changed a slot of the round, and the round's source version is unknown | leaves out this slot, as a conflict |
 | merged or replaced a pack that has rows of the round's slots | removes these rows from the new packs |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows, as a conflict |
@@ -50,14 +51,19 @@ DERIVED: Final = PackSizes(
 """
 
 
+CHANGED: Final = f"{CONFLICT}: run this slot again"
+"""The reason for a slot that another writer has changed, if the new rows may be older or newer than that writer's rows.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlot:
     """The new rows of a slot. `rows`: the number of these rows. `source`: the version of the source's table from which
-    the rows were made.
+    the rows were made; None if this version is unknown. The manifest then has version 0.
     """
 
     rows: int
-    source: int
+    source: int | None
     code_version: str = ""
 
 
@@ -111,15 +117,26 @@ class Replacement:
         )
 
     def _is_done(self, slot: Slot, base: Snapshot) -> bool:
-        theirs = base.manifest.slot(slot)
-        return theirs.generation > self.base.version and theirs.source >= self.slots[slot].source
+        mine = self.slots[slot].source
+        return mine is not None and self._is_changed(slot, base) and base.manifest.slot(slot).source >= mine
+
+    def _is_changed(self, slot: Slot, base: Snapshot) -> bool:
+        return base.manifest.slot(slot).generation > self.base.version
 
     def _conflicts(self, base: Snapshot) -> dict[Slot, str]:
         if base.table != self.base.table:
             return dict.fromkeys(self.slots, CONFLICT)
+        changed = dict.fromkeys(
+            (
+                slot
+                for slot, each in self.slots.items()
+                if each.source is None and self._is_changed(slot, base)
+            ),
+            CHANGED,
+        )
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
-            return dict.fromkeys((slot for slot, each in self.slots.items() if each.rows), CONFLICT)
-        return {}
+            return changed | dict.fromkeys((slot for slot, each in self.slots.items() if each.rows), CONFLICT)
+        return changed
 
     def _schema(self, base: Snapshot) -> tuple[MetaData | None, Protocol | None]:
         if self.metadata is None:
@@ -133,4 +150,4 @@ class Replacement:
 
 
 def _facts(new: NewSlot) -> SlotFacts:
-    return SlotFacts(rows=new.rows, source=new.source, code_version=new.code_version)
+    return SlotFacts(rows=new.rows, source=new.source or 0, code_version=new.code_version)

@@ -4,17 +4,21 @@ from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
+from s3notify_platform.engine.loop import Round, commit_round
 from s3notify_platform.kernel.ports import list_all
-from s3notify_platform.kernel.slots import slot_of
+from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.orchestration import io_manager
 from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.snapshot import Snapshot
+from tests.support.ingested import derive
 from tests.support.site import Site
 from tests.support.transforms import doubled
 
@@ -239,6 +243,38 @@ def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
 
     assert materialize(site, twice_at_once, spec, tags=ranged, selection=["twice"]).success  # type: ignore[arg-type]
     assert site.rows("twice") == {1: [1], 2: [2], 9: [9]}
+
+
+@pytest.mark.thorough
+def test_a_run_fails_if_another_run_commits_its_slot_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the rows of this run, which may be newer, would be lost, and the run would report them as committed."""
+    site.write(1)
+    assert site.run([1]).success
+    parts = slot_partitions(site.component.slots)
+    spec = dg.AssetSpec("orders", partitions_def=parts)
+
+    @dg.asset(
+        partitions_def=parts,
+        io_manager_key="orders_slots",
+        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
+    )
+    def mine(orders: DataFrame) -> DataFrame:
+        return orders.select("_slot", "id")
+
+    def other_first(round_: Round) -> None:
+        theirs = pa.table({"_slot": pa.array([1], pa.int32()), "id": pa.array([9], pa.int64())})
+        derive(site.io.settle_commit_mode(), "mine", theirs, {Slot(1): 0})
+        commit_round(round_)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(io_manager, "commit_round", other_first)
+        result = materialize(site, mine, spec, partition_key="1", selection=["mine"])  # type: ignore[arg-type]
+    assert "slot 1: another run committed the slot first: run this slot again" in site.failure(result)
+    assert site.rows("mine") == {1: [9]}
+    assert materialize(site, mine, spec, partition_key="1", selection=["mine"]).success  # type: ignore[arg-type]
+    assert site.rows("mine") == {1: [1]}
 
 
 @pytest.mark.thorough

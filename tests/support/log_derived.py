@@ -39,9 +39,9 @@ class Derived:
         self.whole = self.table.whole
 
     def planned(
-        self, slots: Slots, *, source: int = 1, base: Snapshot | None = None, **columns: pa.DataType
+        self, slots: Slots, *, source: int | None = 1, base: Snapshot | None = None, **columns: pa.DataType
     ) -> Replacement:
-        """A round that replaces these slots with rows from a version of the source's table.
+        """A round that replaces these slots with rows from a version of the source's table; None if it is unknown.
 
         Its packs are already stored.
         """

@@ -15,10 +15,11 @@ from s3notify_platform.table.arrow_schema import spark_schema
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.delta.actions import LogVersion, MetaData
-from s3notify_platform.table.derived_round import DERIVED, MAX_OTHERS
+from s3notify_platform.table.derived_round import CHANGED, DERIVED, MAX_OTHERS
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.pinned_schema import TableSchema, described
 from s3notify_platform.table.retype import Wanted, retyped
+from tests.support.faults import Fault, FaultyStore, at
 from tests.support.log_derived import Derived
 from tests.support.log_tables import LAYOUT
 
@@ -110,6 +111,31 @@ def test_slot_is_replaced_if_others_made_it_from_an_earlier_source_version(deriv
     assert not second.done
     assert derived().contents() == {**held, A: ["mine"]}
     assert facts(derived, A).source == 5
+
+
+@pytest.mark.parametrize("theirs", [None, 6])
+def test_slot_of_an_unknown_source_version_is_a_conflict_if_others_changed_it(derived, theirs):
+    """Otherwise the rows of the second of two runs would be dropped, and the run would report them as committed."""
+    held = filled(derived)
+    one, two = derived(), derived()
+    second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=None)
+    one.commit(one.planned({A: ["theirs"]}, source=theirs))
+    assert isinstance(two.commit(second), Committed)
+    assert (second.done, second.dropped) == (frozenset(), {Slot(A): CHANGED})
+    assert derived().contents() == {**held, A: ["theirs"], B: ["mine"]}
+    assert facts(derived, B).source == 0
+
+
+def test_slot_of_an_unknown_source_version_is_committed_if_its_answer_was_lost():
+    """Otherwise a run would take its own commit for a commit of another run, and fail."""
+    inner = MemoryObjectStore()
+    held = filled(lambda: Derived(store=inner))
+    process = Derived(store=(faulty := FaultyStore(inner)))
+    second = process.planned({A: ["mine"]}, source=None)
+    faulty.schedule = at("put", Fault.LOST, key=LAYOUT.version(second.base.version + 1))
+    assert isinstance(process.commit(second), Committed)
+    assert not second.done | second.dropped.keys()
+    assert Derived(store=inner).contents() == {**held, A: ["mine"]}
 
 
 def test_slot_is_made_again_from_the_same_source_version(derived):
