@@ -3,9 +3,10 @@
 Steps, each safe to repeat
     1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
     2. Remove the object from the tables of the slot assets. A table without `_key` (the result of an aggregate) does
-       not say which rows come from the object. So all rows of the object's slot are removed from this table, and the
-       next batch builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are
-       removed, and the next batch builds them again.
+       not say which rows come from the object. So all rows of the object's slot are removed from this table. The next
+       batch builds them again, except for an asset that is not in the source's `slot_assets`: a run of this asset
+       builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the
+       next batch builds them again.
     3. Remove the object's entries and dead letters from the queue.
     4. Remove the failure of the object's slot, and each failure that names the object, from the rescan backlog. A
        failure may quote values of the object. The slot stays in the backlog, so the next batch looks at it.
@@ -206,8 +207,13 @@ class EraseObject:
         if of.begins >= 0:
             lines.append(f"the table's history now begins with version {of.begins}")
         for asset in done.cleared:
-            what = "it" if source.location.follows_whole(asset) else f"slot {done.slot}"
-            lines.append(f"{asset!r}: {what} is empty until the next batch builds it again")
+            if source.location.follows_whole(asset):
+                lines.append(f"{asset!r}: it is empty until the next batch builds it again")
+            else:
+                lines.append(
+                    f"{asset!r}: slot {done.slot} is empty until it is built again, by the next batch if the asset is "
+                    f"in the source's slot_assets; otherwise materialize partition {done.slot} of the asset in Dagster"
+                )
         if done.waiting:
             lines.append(
                 f"{done.waiting} entries still name the object: they are in delivery, or announce its deletion; repeat "

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance import vacuuming
 from tests.support.ingested import Place, derive
 from tests.support.servers import S3Server
@@ -203,6 +203,20 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
     assert "history now begins with version 3" in done.output
     assert "repeat the command once after" in done.output
     assert not place.values()
+
+
+def test_erase_says_how_the_slot_of_a_slot_asset_is_built_again(place: Place, run: Run) -> None:
+    """Otherwise a person would wait for a batch that never builds an asset of the person's own project."""
+    slot = slot_of("raw/a", 4)
+    derive(place.source, "totals", pa.table({"_slot": pa.array([slot], pa.int32())}), {slot: 1})
+    place.store.delete("raw/a")
+    done = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")
+    said = " ".join(done.output.split())
+    assert (
+        f"'totals': slot {slot} is empty until it is built again, by the next batch if the asset is in the "
+        in said
+    )
+    assert f"otherwise materialize partition {slot} of the asset in Dagster" in said
 
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
