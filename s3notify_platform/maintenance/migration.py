@@ -24,8 +24,10 @@ another number of slots.
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
+from s3notify_platform.kernel.deletion import delete_for_certain
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
@@ -146,7 +148,11 @@ def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
     listed = {meta.key for meta in list_all(store, location.keyspace_prefix)}
     for leaving in (logs, [*rest, *(key for key in signals if key in listed)]):
         in_parallel(
-            store.delete, leaving, REQUESTS_IN_FLIGHT, track=track, what="removing the former table's objects"
+            partial(delete_for_certain, store),
+            leaving,
+            REQUESTS_IN_FLIGHT,
+            track=track,
+            what="removing the former table's objects",
         )
     return len(every)
 

@@ -20,9 +20,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.deletion import delete_for_certain
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
@@ -138,7 +140,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     doomed = [(what, meta.key) for what, meta in _objects(location, store) if what != FOREIGN]
     for logs in (True, False):
         some = [key for what, key in doomed if what.endswith(_LOG) is logs]
-        in_parallel(store.delete, some, REQUESTS_IN_FLIGHT)
+        in_parallel(partial(delete_for_certain, store), some, REQUESTS_IN_FLIGHT)
     records = location.records(store)
     for partition, record in _records(records):
         _remove(records, partition, record)
@@ -160,11 +162,11 @@ def remove_table(location: Location, asset: str, store: ObjectStore, clock: Cloc
     listed = [meta.key for meta in list_all(store, layout.prefix)]
     log = sorted((key for key in listed if key.startswith(layout.log)), reverse=True)
     for some in (log, [key for key in listed if key not in {*log}]):
-        in_parallel(store.delete, some, REQUESTS_IN_FLIGHT)
+        in_parallel(partial(delete_for_certain, store), some, REQUESTS_IN_FLIGHT)
     for key in [meta.key for meta in list_all(store, layout.log) if layout.version_of(meta.key) is not None]:
         version = store.get(key)
         if isinstance(version, StoredObject) and LogVersion.loads(version.body, where=key).table != fresh:
-            store.delete(key)
+            delete_for_certain(store, key)
     return len(listed)
 
 
@@ -178,7 +180,7 @@ def _remove_newest(location: Location, store: ObjectStore, known: Known | None) 
     }
     for version in sorted(listed, reverse=True):
         if known is not None and version >= known.version:
-            store.delete(listed[version])
+            delete_for_certain(store, listed[version])
 
 
 def _remove_topic(topics: Topics, name: str, user: TopicUser) -> None:

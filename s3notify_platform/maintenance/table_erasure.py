@@ -54,6 +54,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.deletion import delete_for_certain
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectMeta, StoredObject, Written, list_all
@@ -400,7 +401,7 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
     doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]
     files = [meta for meta in history.holding if meta.modified_ms < before_ms]
     for some in (doomed, files):
-        in_parallel(lambda meta: _delete(table, meta.key), some, at_once)
+        in_parallel(lambda meta: delete_for_certain(table.reader.store, meta.key), some, at_once)
     now_ms = own.modified_ms if own is not None else 0
     return Erased(
         version=snapshot.version,
@@ -443,8 +444,3 @@ def _is_below(meta: ObjectMeta, first: int, last_checkpoint: str, before_ms: int
         return False
     number = _NUMBER.match(meta.key.rsplit("/", 1)[1])
     return int(number[0]) < first if number else meta.modified_ms < before_ms
-
-
-def _delete(table: LogTable, key: str) -> None:
-    if not isinstance(outcome := table.reader.store.delete(key), Written):
-        raise UnavailableError(f"{key}: {outcome}: repeat the command")

@@ -30,15 +30,15 @@ from functools import partial
 from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.deletion import delete_for_certain
 from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
-    UnavailableError,
     UsageError,
 )
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
-from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Written, list_all
+from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, list_all
 from s3notify_platform.maintenance.task import Report, of_each_table
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.delta.actions import Add, LogVersion, Remove
@@ -134,8 +134,7 @@ def vacuum(
         _mark(reader, now_ms=now_ms, settled_ms=settled_ms)
         for meta in track(doomed, len(doomed), "removing objects"):
             # In order, and none after a failure: the versions that are left must have no gap.
-            if not isinstance(outcome := reader.store.delete(meta.key), Written):
-                raise UnavailableError(f"{meta.key}: {outcome}: run vacuum again")
+            delete_for_certain(reader.store, meta.key)
     removed = len(doomed) - cut
     return VacuumReport(
         versions_removed=cut,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.deletion import delete_for_certain
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.notification_queue import TopicUser
@@ -264,6 +265,6 @@ def _remove_beyond(reader: LogReader, version: int) -> None:
         if number is not None and number > version:
             beyond[meta.key] = number
     if reader.last_checkpoint() > version:
-        reader.store.delete(layout.last_checkpoint)  # readers then find the checkpoint by a LIST
+        delete_for_certain(reader.store, layout.last_checkpoint)  # readers then find the checkpoint by a LIST
     for key in sorted(beyond, key=lambda key: beyond[key], reverse=True):
-        reader.store.delete(key)
+        delete_for_certain(reader.store, key)

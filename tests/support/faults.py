@@ -15,7 +15,8 @@ from enum import Enum
 from typing import Any
 
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.kernel.ports import Unknown
+from s3notify_platform.kernel.ports import IfMatch, ObjectStore, Unknown, WriteOutcome
+from s3notify_platform.stores.delegating import DelegatingStore
 
 WRITES = {"put", "delete", "copy", "create", "replace", "remove", "add", "complete_upload"}
 CONDITIONAL = {
@@ -181,3 +182,18 @@ class FaultyStore:
         if call.method == "begin_upload":
             raise UnknownOutcomeError(f"{call.method} {call.key}: {cause}")
         raise UnavailableError(f"{call.method} {call.key}: {cause}")
+
+
+class DoubtfulStore(DelegatingStore):
+    """An object store that does not apply unconditional deletions of keys with `part`. Like an S3 store whose answer is
+    lost, it returns `Unknown`.
+    """
+
+    def __init__(self, store: ObjectStore, part: str) -> None:
+        super().__init__(store)
+        self._part = part
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
+        if precondition is None and self._part in key:
+            return Unknown(cause="timeout")
+        return super().delete(key, precondition=precondition)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.maintenance.migration import migrate
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from tests.support.faults import Call, CrashedError, Fault, FaultyStore
+from tests.support.faults import Call, CrashedError, DoubtfulStore, Fault, FaultyStore
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
@@ -81,6 +82,29 @@ def test_migration_to_other_slots_ingests_each_object_once(
     assert place.values() == Counter(range(16))
     assert {row["_slot"] for row in place.rows()} <= set(range(slots))
     assert RescanBacklog(location.records()).read().slots.keys() == set(range(slots))
+
+
+@pytest.mark.parametrize("part", ["/_delta_log/0", "/data/"])
+def test_migration_fails_if_an_object_of_the_former_table_may_still_exist(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Otherwise the new table would begin beside remains of the former table."""
+    place = Place(ministack)
+    place.put("a", 1)
+    place.run("1")
+    location = place.source.location
+    with monkeypatch.context() as patched:
+        store = DoubtfulStore(place.store, part)
+        patched.setattr("s3notify_platform.maintenance.migration.open_store", lambda _: store)
+        with pytest.raises(UnavailableError, match=r"may still exist.*repeat the command"):
+            migrate(location, slots=8)
+    with pytest.raises(UsageError, match="is being rewritten"):
+        place.run("2", slots=8)
+    migrate(location, slots=8)
+    assert not [*list_all(place.store, location.layout.prefix)]
+    place.source = with_settings(place.source, slots=8)
+    place.run("3")
+    assert place.values() == Counter([1])
 
 
 @pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)

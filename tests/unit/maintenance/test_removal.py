@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
-from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.removal import held, remove
+from s3notify_platform.maintenance.removal import held, remove, remove_table
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
-from tests.support.faults import Call, CrashedError, Fault, FaultyStore
+from tests.support.faults import Call, CrashedError, DoubtfulStore, Fault, FaultyStore
 from tests.support.ingested import Place, derive
 from tests.support.servers import S3Server
 from tests.support.tables import create_record_table
@@ -124,6 +124,30 @@ def test_removal_that_is_killed_at_any_delete_is_completed_by_a_repetition(
         else:
             break
     assert objects(place) == stay
+
+
+@pytest.mark.parametrize("part", ["table/_delta_log/0", "table/data/", "daily/data/"])
+def test_removal_fails_if_an_object_may_still_exist(ministack: S3Server, part: str) -> None:
+    """Otherwise the removal would be reported as complete, and objects would stay. A repetition removes them."""
+    place, stay = prepared(ministack)
+    with pytest.raises(UnavailableError, match=r"may still exist.*repeat the command"):
+        remove(place.source.location, platform=DoubtfulStore(place.store, part))
+    assert place.source.location.known().read()[0] is not None, "the unfinished removal is recognised"
+    remove(place.source.location)
+    assert objects(place) == stay
+
+
+@pytest.mark.parametrize("part", ["/_delta_log/0", "/data/"])
+def test_removal_of_an_assets_table_fails_if_an_object_may_still_exist(
+    ministack: S3Server, part: str
+) -> None:
+    """Otherwise `erase` would report an object as removed whose rows are still stored."""
+    place, _ = prepared(ministack)
+    location = place.source.location
+    with pytest.raises(UnavailableError, match=r"may still exist.*repeat the command"):
+        remove_table(location, "daily", DoubtfulStore(place.store, part))
+    remove_table(location, "daily", place.store)
+    assert not [*list_all(place.store, location.table_layout("daily").prefix)]
 
 
 def list_versions(place: Place) -> set[str]:
