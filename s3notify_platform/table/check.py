@@ -5,8 +5,8 @@ The check covers these points, for rows and for rejects:
     - Each version follows the version before it.
     - Each file that the snapshot names exists, and has as many rows as the log says.
     - Each object has as many rows as its state says. The rows have the ETag that the state says, and are in packs with
-      the labels that the state says. No record is in two packs, unless a transform made the rows: a transform may make
-      several rows of one record.
+      the labels that the state says. No record has two rows, unless a transform made the rows: a transform may make
+      several rows of one record. No record has rejects in two packs.
     - The counts of each slot are the sums over the states of the slot's objects.
 
 Clustered tables, and the tables of slot assets, have no states. Each slot of a slot asset must have as many rows as the
@@ -91,8 +91,9 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
     groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
     for group in track(groups, len(groups), "checking slots"):
         transformed = {slot for slot in group if snapshot.manifest.slot(slot).transformed}
-        rows = _objects(data, snapshot.packs.values(), group, transformed, problems)
-        rejects = _objects(quarantine, snapshot.manifest.rejects, group, (), problems)
+        rows = _objects(data, snapshot.packs.values(), group, transformed, problems, once=True)
+        # One pack may have several rejects of a record, like the reject with the number of those that are not kept.
+        rejects = _objects(quarantine, snapshot.manifest.rejects, group, (), problems, once=False)
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
             problems += _problems_of_slot(slot, found, rows, rejects, snapshot.manifest.slot(slot))
@@ -177,8 +178,18 @@ class _Objects:
 
 
 def _objects(
-    packs: PackSet, live: Iterable[Add], slots: list[Slot], transformed: Collection[int], problems: list[str]
+    packs: PackSet,
+    live: Iterable[Add],
+    slots: list[Slot],
+    transformed: Collection[int],
+    problems: list[str],
+    *,
+    once: bool,
 ) -> _Objects:
+    """Counts the rows of these slots. Adds repeated records to `problems`, except in `transformed` slots.
+
+    `once`: True if a record may not be repeated within a pack either.
+    """
     wanted = np.array(slots, dtype=np.int64)
     found = _Objects(counts=Counter(), etags={}, labels={})
     seen: dict[tuple[str, int], str] = {}
@@ -188,9 +199,10 @@ def _objects(
         try:
             for rows in packs.opened(pack).groups():
                 some = rows.select(COLUMNS).filter(pc.is_in(rows["_slot"], pa.array(wanted, pa.int32())))
-                for slot, key, offset in _count(some, pack, found, seen):
-                    if slot not in transformed:
-                        problems.append(f"the record at {offset} of {key!r} is in two packs")
+                for slot, key, offset, other in _count(some, pack, found, seen):
+                    if slot not in transformed and (once or other):
+                        where = "in two packs" if other else f"twice in {pack.path}"
+                        problems.append(f"the record at {offset} of {key!r} is {where}")
         except CorruptError:
             pass  # the check of the files reports the damaged pack
     return found
@@ -198,11 +210,13 @@ def _objects(
 
 def _count(
     rows: pa.Table, pack: Add, found: _Objects, seen: dict[tuple[str, int], str]
-) -> Iterator[tuple[int, str, int]]:
-    """Counts rows of a pack. Yields slot, key and offset of each record that another pack has, too."""
+) -> Iterator[tuple[int, str, int, bool]]:
+    """Counts rows of a pack. Yields slot, key and offset of each repeated record, and True if another pack has it."""
     for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
-        if seen.setdefault((key, offset), pack.path) != pack.path:
-            yield slot, key, offset
+        if (first := seen.get((key, offset))) is None:
+            seen[key, offset] = pack.path
+        else:
+            yield slot, key, offset, first != pack.path
         found.counts[slot, key] += 1
         found.etags.setdefault((slot, key), set()).add(etag)
         spans = found.labels.setdefault((slot, key), [])

@@ -39,6 +39,12 @@ def problems(table, snapshot):
     return check_table(table, snapshot).problems
 
 
+def transformed(planned):
+    """A staged round, with the mark that a transform has made its rows."""
+    planned.slots = {slot: replace(each, transformed=True) for slot, each in planned.slots.items()}
+    return planned
+
+
 def doubled(rounds):
     """The newest snapshot, with a copy of its only pack."""
     snapshot = rounds.table.opened()
@@ -85,9 +91,7 @@ def test_a_transform_may_distribute_the_rows_of_a_record():
     damaged. Too many rows are damage nevertheless.
     """
     rounds = Rounds(store=MemoryObjectStore())
-    planned = rounds.planned(BUCKET)
-    planned.slots = {slot: replace(each, transformed=True) for slot, each in planned.slots.items()}
-    rounds.commit(planned)
+    rounds.commit(transformed(rounds.planned(BUCKET)))
     found = problems(rounds.whole, doubled(rounds))
     assert "'a1' of slot 0 has 6 rows, but its state says 3" in found
     assert not any("is in two packs" in problem for problem in found)
@@ -105,5 +109,26 @@ class Multiplied(Rounds):
 def test_several_rows_of_one_record_are_no_damage():
     """Otherwise each table with a transform that multiplies rows would be reported as damaged."""
     rounds = Multiplied(store=MemoryObjectStore())
-    rounds.commit(rounds.planned(BUCKET))
+    rounds.commit(transformed(rounds.planned(BUCKET)))
     assert problems(rounds.whole, rounds.table.opened()) == ()
+
+
+class Repeated(Rounds):
+    """Rounds that store each object's first record instead of its second record, too."""
+
+    def shaped(self, rows):
+        keys = rows["_key"].to_pylist()
+        firsts = [keys.index(key) for key in keys]
+        return rows.take([firsts[n] if n == firsts[n] + 1 else n for n in range(len(keys))])
+
+
+def test_a_record_that_a_pack_has_twice_instead_of_another_record_is_found():
+    """Otherwise the check would accept a lost record, because the number of the object's rows is right."""
+    rounds = Repeated(store=MemoryObjectStore())
+    rounds.commit(rounds.planned(BUCKET))
+    snapshot = rounds.table.opened()
+    (path,) = snapshot.packs
+    assert set(problems(rounds.whole, snapshot)) == {
+        f"the record at 0 of 'a1' is twice in {path}",
+        f"the record at 0 of 'b1' is twice in {path}",
+    }
