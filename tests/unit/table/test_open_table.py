@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.known import KNOWN, Known
 from s3notify_platform.table.open_table import TableName, claim, confirm, forget, open_table
-from tests.support.faults import CrashedError, Fault, FaultyStore, scripted
+from tests.support.faults import CrashedError, DoubtfulStore, Fault, FaultyStore, scripted
 from tests.support.log_tables import IDENTITY, LAYOUT, SCHEMA, Counts, Table, versions
 
 CREATE = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
@@ -255,6 +255,20 @@ def test_table_opens_after_a_killed_forget_only_if_the_loss_is_accepted(store, l
         assert Table(store=there).counted() == {"all": {1: 3}, "some": {1: 1}, "none": {}}[left]
         dies_at += 1
     assert dies_at > 3
+
+
+def test_forget_fails_if_a_version_after_the_loss_may_still_exist(store):
+    """Otherwise the table would go on below a version of the former table. A repetition removes this version."""
+    for slot in range(4):
+        commit(store, slot)
+    lose(store, 2)
+    doubtful = DoubtfulStore(store, LAYOUT.version(4))
+    with pytest.raises(UnavailableError, match="may still exist"):
+        forget(Table(store=doubtful).committer, no_backlog)
+    with pytest.raises(CorruptError, match="table forget"):
+        opened(store)
+    assert forget(Table(store=store).committer, no_backlog).version == 1
+    assert opened(store)[1].snapshot.version == 2
 
 
 def test_forget_without_a_table_does_nothing(store):
