@@ -52,7 +52,7 @@ only two files may exceed the maximum, and a merge of a clustered table may exce
 LOST: Final = 5
 """A compaction gives up after this number of consecutive steps that were dropped."""
 
-PASSES: Final = 32
+SORT_PASSES: Final = 32
 """Maximum number of times that one compaction plans the steps of a clustered table, so that it ends even if the bounds
 in other engines' statistics are wrong. A pass about halves the number of files that have a range in common.
 """
@@ -250,7 +250,7 @@ class _ClusteredRun(_Run):
 
     def packs(self, *, rejects: bool) -> None:
         wanted = set() if rejects else {pack.path for pack in self.snapshot.packs.values()}
-        for _ in range(PASSES):
+        for _ in range(SORT_PASSES):
             steps = [*overlapping(self._live(rejects, wanted), self.clustered, self.step_bytes)]
             for step in steps:
                 paths = {pack.path for pack in step}
