@@ -9,7 +9,8 @@ nothing.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,9 @@ from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.schema_change import check_types
 from s3notify_platform.table.snapshot import Snapshot
 
+SCRUBBED_KEYS: Final = 100_000
+"""Maximum number of objects whose keys are searched in the text of an error. Each key takes about 25 µs."""
+
 
 def derived_tables(
     spark: SparkSession,
@@ -62,7 +66,8 @@ def derived_tables(
     each half of the slots, so that a slot at fault fails alone.
 
     Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack. For each text of
-    an error also the requests of `StateReader.of_slots`, because texts must not have keys.
+    an error also the requests of `StateReader.of_slots`, for parts with at most `SCRUBBED_KEYS` objects, because texts must
+    not have keys.
     """
     generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
@@ -89,13 +94,14 @@ def derived_tables(
             )
         return _staged(spark, base, frame, part, wanted, batch=batch)
 
-    scrubbed = cache(partial(_without_keys, source=source, asset=asset, snapshot=snapshot, slots=slots))
+    def scrubbed(text: str, part: Sequence[Slot]) -> str:
+        return _without_keys(text, source, asset, snapshot, part)
 
     def failed(part: Sequence[Slot], error: Exception) -> StagedTable:
-        trace = scrubbed(trace_of(error.__cause__)) if error.__cause__ else ""
+        trace = scrubbed(trace_of(error.__cause__), part) if error.__cause__ else ""
         if trace:
             progress(f"{asset} of slot {part[0]}: {trace}")
-        reason = scrubbed(f"{asset}: {reason_of(error)}")
+        reason = scrubbed(f"{asset}: {reason_of(error)}", part)
         results = {slot: SlotResult(slot=slot, status="failed", error=reason, trace=trace) for slot in part}
         return StagedTable(name=asset, commit=lambda: results)
 
@@ -105,17 +111,24 @@ def derived_tables(
         failed,
         errors=(S3NotifyError,),
         what=asset,
-        progress=lambda text: progress(scrubbed(text)),
+        progress=progress,
+        reason=lambda part, error: scrubbed(reason_of(error), part),
     )
 
 
-def _without_keys(text: str, *, source: Source, asset: str, snapshot: Snapshot, slots: Sequence[Slot]) -> str:
-    """Returns an error's text without keys: a user's code may put `_key` into it, and Dagster keeps it."""
+def _without_keys(text: str, source: Source, asset: str, snapshot: Snapshot, part: Sequence[Slot]) -> str:
+    """Returns the text of an error of a part's job without keys. A user's code may put `_key` into an error. Dagster
+    keeps the text, and `erase` could not remove the key from there.
+    """
+    if sum(snapshot.manifest.slot(slot).objects for slot in part) > SCRUBBED_KEYS:
+        return f"{asset}: the error's text is not shown, because it may have a key of one of too many objects"
     try:
-        for _, states in source.table().states.of_slots(snapshot.manifest.states, slots):
+        for _, states in source.table().states.of_slots(snapshot.manifest.states, part):
             text = without_keys(text, states)
     except S3NotifyError as error:
-        return f"{asset} failed, and the error's text is not shown: it may have keys, which were not found: {error}"
+        return (
+            f"{asset}: the error's text is not shown, because it may have keys, which were not found: {error}"
+        )
     return text
 
 

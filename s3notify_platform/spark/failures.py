@@ -169,6 +169,10 @@ def own_errors() -> Iterator[None]:
         raise
 
 
+def _reason(_: Sequence[T], error: Exception) -> str:
+    return reason_of(error)
+
+
 def in_halves(
     parts: Sequence[Sequence[T]],
     job: Callable[[Sequence[T]], R],
@@ -179,13 +183,14 @@ def in_halves(
     units: str = "slots",
     progress: Progress,
     suspect: Callable[[Sequence[T], Exception], T | None] = lambda _, __: None,
+    reason: Callable[[Sequence[T], Exception], str] = _reason,
 ) -> Iterator[R]:
     """Yields the result of `job` for each part, last part first. If the job for a part raises one of `errors`, each
     half of the part is tried.
 
     So an item at fault finally fails alone: `failed` converts the item and its error to a result. If `suspect` returns
     an item, this item is tried alone next, and then all other items together. `what`, `units`: the names of jobs and
-    items in progress messages.
+    items in progress messages. `reason`: the text of the error of a part's job in these messages.
     """
     todo = [part for part in parts if part]
     jobs = wrong = 0
@@ -200,7 +205,7 @@ def in_halves(
             if len(part) > 1 and not hopeless:
                 alone = suspect(part, error)
                 how = "halves" if alone is None else "one of them alone"
-                progress(f"{what} of {len(part)} {units} failed, trying {how}: {reason_of(error)}")
+                progress(f"{what} of {len(part)} {units} failed, trying {how}: {reason(part, error)}")
                 middle = len(part) // 2
                 halves = [part[middle:], part[:middle]]
                 todo += halves if alone is None else [[one for one in part if one is not alone], [alone]]

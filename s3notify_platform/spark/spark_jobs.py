@@ -10,7 +10,6 @@ signal or for lack of memory. In the second kind, a user's transform or a file w
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +62,7 @@ from s3notify_platform.spark.failures import (
     in_halves,
     is_death,
     own_errors,
+    reason_of,
     task_of,
 )
 from s3notify_platform.spark.memory_limit import limited
@@ -162,19 +162,11 @@ class SparkJobs:
         """See `Jobs.stage`. A failing job is divided until each slot at fault fails alone; see `_in_part`."""
         started = self._clock.monotonic()
 
-        @cache
-        def scrubbed(text: str) -> str:
-            """Returns an error's text without keys: a user's code may put `_key` into it, and Dagster keeps it."""
-            return without_keys(text, (split.version.key for split in _splits(busy)))
-
-        def progress(text: str) -> None:
-            self._progress(scrubbed(text))
-
         def failed(part: Sequence[SlotPlan], error: Exception) -> StagedPart:
-            rows = {p.slot: failed_slot(p.slot, error) for p in part}
-            if len(part) == 1 and rows[part[0].slot].by_object:
-                return self._in_part(part[0], rows[part[0].slot], schema, run, label=label, progress=progress)
-            return StagedPart(plans=part, failed=rows)
+            first = _failed(part[0].slot, error, _splits(part))
+            if len(part) == 1 and first.by_object:
+                return self._in_part(part[0], first, schema, run, label)
+            return StagedPart(plans=part, failed={p.slot: replace(first, slot=p.slot) for p in part})
 
         staged = in_halves(
             [busy],
@@ -182,15 +174,11 @@ class SparkJobs:
             failed,
             errors=JOB_ERRORS,
             what="a job",
-            progress=progress,
+            progress=self._progress,
             suspect=self._suspect,
+            reason=lambda part, error: without_keys(reason_of(error), _keys(_splits(part))),
         )
         parts = [*staged]
-        for part in parts:
-            part.failed = {
-                slot: replace(each, error=scrubbed(each.error), trace=scrubbed(each.trace))
-                for slot, each in part.failed.items()
-            }
         run.result.took("job", self._clock.monotonic() - started)
         return parts
 
@@ -201,14 +189,7 @@ class SparkJobs:
         return next((p for p in part if p.slot in slots), None) if len(slots) == 1 else None
 
     def _in_part(
-        self,
-        planned: SlotPlan,
-        failure: FailedSlot,
-        schema: TableSchema,
-        run: Run,
-        *,
-        label: int,
-        progress: Progress,
+        self, planned: SlotPlan, failure: FailedSlot, schema: TableSchema, run: Run, label: int
     ) -> StagedPart:
         """Stages a slot in which one object is at fault: tries half of its objects, then a quarter, and so on.
 
@@ -222,14 +203,14 @@ class SparkJobs:
         while read and failure.by_object and self._tried_apart < MAX_JOBS:
             self._tried_apart += 1
             tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "the slot without this object"
-            progress(f"slot {slot} failed, trying {tried}: {failure.error}")
+            self._progress(f"slot {slot} failed, trying {tried}: {failure.error}")
             read, at_fault = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
             whole = len(read) + len(at_fault) == len(planned.changes.read)
             changes = replace(planned.changes, read=read, complete=planned.changes.complete and whole)
             try:
                 part = self._staged([replace(planned, changes=changes)], schema, run, label)
             except JOB_ERRORS as error:
-                failure = failed_slot(slot, error)
+                failure = _failed(slot, error, read)
                 continue
             if part.failed:
                 failure = part.failed[slot]
@@ -353,6 +334,18 @@ def spark_ingest(
         code_version=code_version,
         opened=opened,
     )
+
+
+def _failed(slot: Slot, error: Exception, splits: Sequence[Split]) -> FailedSlot:
+    """Returns the failure of a slot of a failed job that read these splits. A user's code may put `_key` into an error.
+    Dagster keeps the text, and `erase` could not remove the key from there.
+    """
+    found, keys = failed_slot(slot, error), _keys(splits)
+    return replace(found, error=without_keys(found.error, keys), trace=without_keys(found.trace, keys))
+
+
+def _keys(splits: Iterable[Split]) -> list[str]:
+    return [split.version.key for split in splits]
 
 
 def _unreadable(split: Split, failure: FailedSlot) -> Outcome:
