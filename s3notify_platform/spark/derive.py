@@ -66,8 +66,8 @@ def derived_tables(
     each half of the slots, so that a slot at fault fails alone.
 
     Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack. For each text of
-    an error also the requests of `StateReader.of_slots`, for parts with at most `SCRUBBED_KEYS` objects, because texts must
-    not have keys.
+    an error also the requests of `StateReader.of_slots`, for parts with at most `SCRUBBED_KEYS` objects, because texts
+    must not have keys.
     """
     generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
