@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.clustered.bounds import files_of
@@ -57,7 +57,7 @@ class ClusteredRound:
     protocol: Protocol | None
     clock: Clock
     note: Mapping[str, Any] = field(default_factory=dict)
-    _new: list[tuple[str, Any]] | None = None
+    _new: list[tuple[Add, bytes]] | None = None
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the list of cases in the module's docstring."""
@@ -149,10 +149,9 @@ class ClusteredRound:
         """Adds the new rows, in separate files."""
         data, label = self.table.data, self.base.version + 1
         if self._new is None:
-            self._new = [(unique_name(self.clock), each) for each in files(self.came, self.clustered)]
-        for name, each in self._new:
-            found.adds.append(data.add(name, each, since=label, until=label))
-            found.files[data.layout.file(data.path(name))] = each.body
+            new = files(self.came, self.clustered)
+            self._new = data.named(new, found, since=label, until=label)
+        data.append(self._new, found)
 
 
 def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
@@ -181,11 +180,9 @@ def _write(
     data_change: bool,
 ) -> None:
     """Makes files of these sorted rows, and adds them to `found`."""
-    data = table.data
-    for each in files(rows, clustered):
-        name = unique_name(data.clock)
-        found.adds.append(data.add(name, each, since=merge.since, until=merge.until, data_change=data_change))
-        found.files[data.layout.file(data.path(name))] = each.body
+    new = files(rows, clustered)
+    named = table.data.named(new, found, since=merge.since, until=merge.until, data_change=data_change)
+    table.data.append(named, found)
 
 
 _PLACE: Final = pa.schema([("_key", pa.string()), ("_offset", pa.int64())])

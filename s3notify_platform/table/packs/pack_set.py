@@ -3,8 +3,9 @@ merged.
 
 Packs of rejects, which the log does not name, are handled in the same way.
 
-Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. `PackSet.changed` and `merged` store
-nothing: they return the new bodies, and the commit writes these bodies before the version.
+Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. `PackSet.changed` and `merged` return
+the new bodies, and the commit writes these bodies before the version. Memory holds at most `HELD_PACK_BYTES` of new
+bodies: a larger change stores further packs at once, each by 1 PUT.
 """
 
 import io
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError
-from s3notify_platform.kernel.limits import CARRIED_PACK_BYTES
+from s3notify_platform.kernel.limits import CARRIED_PACK_BYTES, HELD_PACK_BYTES
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectStore, StoredObject, Written
 from s3notify_platform.table.delta import vectors
@@ -99,7 +100,7 @@ class PackSet:
     path: Callable[[str], str]
     sizes: PackSizes = SIZES
     vectors: bool = False
-    _made: dict[object, tuple[list[tuple[str, NewPack]], Counter[int]]] = field(default_factory=dict)
+    _made: dict[object, tuple[list[tuple[Add, bytes]], Counter[int]]] = field(default_factory=dict)
 
     def fresh(self, *, vectors: bool | None = None) -> "PackSet":
         """Returns a copy of this set for one change, without the packs of earlier changes."""
@@ -133,23 +134,54 @@ class PackSet:
 
     def _rewrite(self, rewrite: Rewrite, packs: Mapping[str, Add], found: PackChanges, now_ms: int) -> None:
         olds = [packs[path] for path in rewrite.paths]
+        alone = len(olds) == 1 and not olds[0].vector
         key = (tuple(old.id for old in olds), _frozen(rewrite.leaving))
         if key not in self._made:
             held = [Held(pack=self.ordered(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
             made = rewritten(held, self.sizes)
-            named = [(unique_name(self.clock), pack) for pack in made.packs]
-            self._made[key] = (named, made.withdrawn)
+            new, change = made.packs if made.withdrawn or not alone else [], bool(made.withdrawn)
+            named = self.named(new, found, since=rewrite.since, until=rewrite.until, data_change=change)
+            self._made[key] = named, made.withdrawn
         named, withdrawn = self._made[key]
-        if not withdrawn and len(olds) == 1 and not olds[0].vector:
+        if alone and not withdrawn:
             return  # the pack's bounds include leaving objects, but the pack has no rows of these objects
         change = bool(withdrawn)
         found.withdrawn += withdrawn
         found.removes += [old.removed(now_ms, data_change=change) for old in olds]
-        for name, pack in named:
-            found.adds.append(
-                self.add(name, pack, since=rewrite.since, until=rewrite.until, data_change=change)
-            )
-            found.files[self.layout.file(self.path(name))] = pack.body
+        self.append(named, found)
+
+    def named(
+        self,
+        packs: Iterable[NewPack],
+        found: PackChanges,
+        *,
+        since: int,
+        until: int,
+        data_change: bool = True,
+    ) -> list[tuple[Add, bytes]]:
+        """Returns the action and the body of each new pack.
+
+        The bodies in `found` and the returned bodies have at most `HELD_PACK_BYTES` in total. Further packs are stored
+        now, each by 1 PUT, and their bodies are returned empty.
+        """
+        named = []
+        held = sum(map(len, found.files.values()))
+        for pack in packs:
+            add = self.add(unique_name(self.clock), pack, since=since, until=until, data_change=data_change)
+            if held + len(pack.body) > HELD_PACK_BYTES:
+                put(self.store, self.layout.file(add.path), pack.body)
+                named.append((add, b""))
+            else:
+                held += len(pack.body)
+                named.append((add, pack.body))
+        return named
+
+    def append(self, named: Iterable[tuple[Add, bytes]], found: PackChanges) -> None:
+        """Adds these packs, and their bodies, to the changes."""
+        for add, body in named:
+            found.adds.append(add)
+            if body:
+                found.files[self.layout.file(add.path)] = body
 
     def _hide(
         self,
@@ -177,9 +209,7 @@ class PackSet:
     def _join(self, own: StagedPack, without: frozenset[int], found: PackChanges) -> None:
         dropped = frozenset(without & own.slots.keys())
         if not dropped:
-            found.adds.append(own.add)
-            if own.body:
-                found.files[self.layout.file(own.add.path)] = own.body
+            self.append([(own.add, own.body)], found)
             return
         if dropped == own.slots.keys():
             return
@@ -194,10 +224,9 @@ class PackSet:
                 body = stored.body
             whole = NewPack(body=body, slots=own.slots, keys=own.add.keys)
             left = without_slots(whole, dropped, self.sizes)
-            self._made[key] = ([(unique_name(self.clock), left)] if left else [], Counter())
-        for name, pack in self._made[key][0]:
-            found.adds.append(self.add(name, pack, since=own.add.since, until=own.add.until))
-            found.files[self.layout.file(self.path(name))] = pack.body
+            new = self.named([left] if left else [], found, since=own.add.since, until=own.add.until)
+            self._made[key] = (new, Counter())
+        self.append(self._made[key][0], found)
 
     def merged(self, olds: Sequence[Add]) -> PackChanges:
         """Merges these packs into one pack, or several full packs, without the rows that vectors hide.
@@ -244,7 +273,9 @@ class PackSet:
         self._join(own, dropped, found)
         rest = {slot: rows for slot, rows in own.slots.items() if slot not in dropped}
         return [
-            self.carried(StagedPack(add=add, slots=rest, body=found.files[self.layout.file(add.path)]))
+            self.carried(
+                StagedPack(add=add, slots=rest, body=found.files.get(self.layout.file(add.path), b""))
+            )
             for add in found.adds
         ]
 

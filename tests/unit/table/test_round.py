@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.kernel.ports import StoredObject
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.delta.actions import MetaData
+from s3notify_platform.table.packs import pack_set
+from s3notify_platform.table.packs.round_packs import Withdrawal
 from tests.support.log_rounds import Rounds
 from tests.support.log_tables import LAYOUT
 
@@ -229,3 +232,39 @@ def test_slots_of_an_erased_pack_are_left_out(rounds):
     assert isinstance(two.commit(second), Committed)
     assert second.dropped.keys() == {Slot(A), Slot(B)}
     assert rounds().contents() == {**bucket, "a1": ("theirs", (5,)), "c1": mine["c1"]}
+
+
+def test_memory_holds_a_limited_number_of_bytes_of_rewritten_packs(rounds, monkeypatch):
+    """Otherwise a driver runs out of memory if a batch overwrites objects in most packs of a large table."""
+    bucket, process = {}, rounds()
+    for letter in "ab":
+        bucket |= {f"{letter}{n}": (etag(n), (1, 2, 4)) for n in range(3)}
+        process.commit(process.planned(bucket))
+    base = process.table.opened()
+    leaving = [Withdrawal(slot=slot, key=f"{'ab'[slot]}1", since=0, until=9) for slot in (A, B)]
+
+    def bodies(limit):
+        monkeypatch.setattr(pack_set, "HELD_PACK_BYTES", limit)
+        changes = process.data.fresh(vectors=False).changed(base.packs.values(), leaving, [])
+        assert len(changes.adds) == len(base.packs) == 2
+        for each in changes.adds:
+            key = LAYOUT.file(each.path)
+            assert (key in changes.files) != isinstance(process.store.get(key), StoredObject)
+        return [len(body) for body in changes.files.values()]
+
+    first, second = bodies(1 << 20)
+    assert bodies(first + second) == [first, second]
+    assert bodies(first + second - 1) == [first]
+    assert bodies(0) == []
+
+
+def test_rows_are_complete_if_memory_holds_no_rewritten_pack(rounds, monkeypatch):
+    monkeypatch.setattr(pack_set, "HELD_PACK_BYTES", 0)
+    bucket = filled(rounds)
+    one, two = rounds(), rounds()
+    second = two.planned({**bucket, "a1": ("mine", (7, 9)), "b1": ("mine", (3,))})
+    theirs = {key: found for key, found in bucket.items() if key != "b1"}
+    one.commit(one.planned(theirs, {B}))
+    assert isinstance(two.commit(second), Committed)
+    assert second.dropped.keys() == {Slot(B)}
+    assert rounds().contents() == {**theirs, "a1": ("mine", (7, 9))}
