@@ -33,6 +33,7 @@ from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
+from s3notify_platform.orchestration.before_inputs import note_tables, noted_table
 from s3notify_platform.orchestration.changes_input import Changes, changes_for
 from s3notify_platform.orchestration.check_results import Event
 from s3notify_platform.orchestration.dagster_internals import (
@@ -165,6 +166,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         Polars DataFrame is held completely in this process's memory. `Changes` are the changes of the source's table
         since the asset's last materialization.
         """
+        note_tables(context, self.source)
         if context.dagster_type.typing_type is Changes:
             if self._derived(asset := context.asset_key.path[-1]) is not None:
                 raise UsageError(
@@ -178,7 +180,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return _as_annotated(self.load(slots, asset=context.asset_key.path[-1]), context)
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Commits a slot-partitioned asset's DataFrame: its rows replace the rows of each slot of the run."""
+        """Commits a slot-partitioned asset's DataFrame: its rows replace the rows of each slot of the run.
+
+        A slot that another run has committed after this step loaded its first input is a conflict.
+        """
         name, asset = context.asset_key.to_user_string(), context.asset_key.path[-1]
         if not context.has_asset_partitions:
             raise UsageError(f"{name}: this IO manager stores slot-partitioned assets only")
@@ -190,7 +195,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         source = self.settle_commit_mode()
         # The call refuses a source table that is incomplete or was made with other settings.
         source.open_table(store=self.clients.store)
-        staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
+        before = noted_table(context, source, asset)
+        staged = staged_frame(
+            self.spark.spark_session, source, asset, obj, slots, batch=context.run_id, before=before
+        )
         round_ = Round(tables=iter([staged]))
         commit_round(round_)
         results = round_.results[asset]

@@ -39,7 +39,7 @@ from s3notify_platform.table.packs.pack_set import StagedPack
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, is_same, schema_of
 from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.schema_change import check_types
-from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.snapshot import Absent, Snapshot
 
 SCRUBBED_KEYS: Final = 100_000
 """Maximum number of objects whose keys are searched in the text of an error. Each key takes about 25 µs."""
@@ -140,14 +140,20 @@ def staged_frame(
     slots: Iterable[Slot],
     *,
     batch: str,
+    before: Snapshot | Absent | None = None,
 ) -> StagedTable:
     """Stages `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
     The version of the source's table that the rows were made from is unknown. So a slot that another run commits
-    meanwhile is a conflict. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
+    meanwhile is a conflict. `before`: the derived table before the inputs of `frame` were read; None if the inputs are
+    read after this call. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
     """
     base, made = _Base.opened(source, asset, ""), dict.fromkeys(slots)
-    return _staged(spark, base, frame, [*made], made, batch=batch)
+    since = None
+    if before is not None:
+        same = isinstance(before, Snapshot) and before.table == base.snapshot.table
+        since = before.version if same else 0  # 0: the table was begun after the inputs were read
+    return _staged(spark, base, frame, [*made], made, batch=batch, since=since)
 
 
 class _Base:
@@ -196,6 +202,7 @@ def _staged(
     slots: Mapping[Slot, int | None],
     *,
     batch: str,
+    since: int | None = None,
 ) -> StagedTable:
     source, asset, label = base.source, base.asset, base.snapshot.version + 1
     rows = StructType([column for column in frame.schema if column.name != "_slot"])
@@ -223,6 +230,7 @@ def _staged(
             for slot, made in slots.items()
         },
         table=base.table,
+        since=since,
         rows=packs,
         metadata=metadata if grew else None,
         protocol=protocol if grew else None,

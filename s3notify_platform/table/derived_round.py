@@ -16,6 +16,11 @@ made again.
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows, as a conflict |
 | began the table again, under another id | commits nothing |
+| is another engine whose version is accepted (OPTIMIZE) | removes its slots' rows from the engine's packs, too |
+| is another engine whose version is refused (`delta.log_state`) | fails with an error, as every writer does |
+
+If the source version is unknown, changes of a slot count from the moment before the inputs of the rows were read
+(`Replacement.since`).
 
 Packs are small (`DERIVED`). So the replacement of one slot writes at most `MAX_OTHERS` bytes besides the slot's own
 rows. These bytes are rows of other slots in the same packs, and rows of merged packs. A batch may write this number of
@@ -72,14 +77,17 @@ class Replacement:
     """New rows for slots of a derived slot table. The rows were planned on the snapshot `base`. `Committer.commit`
     commits this change.
 
-    `rows`: the packs with these rows. The packs are already stored, and their label is `base.version` + 1. The other
-    fields are as in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already
-    committed. `dropped` has the other slots that were left out, with reasons.
+    `rows`: the packs with these rows. The packs are already stored, and their label is `base.version` + 1. `since`: the
+    derived table's version before the inputs of these rows were read, if this version is older than `base`. A slot that
+    another writer has changed after this version may have rows from newer inputs. The other fields are as in
+    `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already committed. `dropped`
+    has the other slots that were left out, with reasons.
     """
 
     base: Snapshot
     slots: Mapping[Slot, NewSlot]
     table: LogTable
+    since: int | None = None
     rows: Sequence[StagedPack] = ()
     metadata: MetaData | None = None
     protocol: Protocol | None = None
@@ -121,7 +129,8 @@ class Replacement:
         return mine is not None and self._is_changed(slot, base) and base.manifest.slot(slot).source >= mine
 
     def _is_changed(self, slot: Slot, base: Snapshot) -> bool:
-        return base.manifest.slot(slot).generation > self.base.version
+        since = self.base.version if self.since is None else self.since
+        return base.manifest.slot(slot).generation > since
 
     def _conflicts(self, base: Snapshot) -> dict[Slot, str]:
         if base.table != self.base.table:

@@ -278,6 +278,41 @@ def test_a_run_fails_if_another_run_commits_its_slot_first(
 
 
 @pytest.mark.thorough
+def test_a_run_fails_if_its_slot_was_committed_after_its_input_was_loaded(site: Site) -> None:
+    """Otherwise a slow run would replace newer rows with rows of an older version of the source."""
+    site.write(1)
+    assert site.run([1]).success
+    parts = slot_partitions(site.component.slots)
+    spec = dg.AssetSpec("orders", partitions_def=parts)
+
+    @dg.asset(
+        partitions_def=parts,
+        io_manager_key="orders_slots",
+        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
+    )
+    def mine(context: dg.AssetExecutionContext, orders: DataFrame) -> DataFrame:
+        if "slow" in context.run.tags:
+            site.write(1, body=site.line(int(context.run.tags["slow"])))
+            assert site.run([1]).success
+            assert materialize(site, mine, spec, partition_key="1", selection=["mine"]).success  # type: ignore[arg-type]
+        return orders.select("_slot", "id")
+
+    for newer in (7, 8):  # in the first round, the asset has no table yet
+        slow = materialize(
+            site,
+            mine,
+            spec,
+            partition_key="1",
+            selection=["mine"],
+            tags={"slow": str(newer)},  # type: ignore[arg-type]
+        )
+        assert "slot 1: another run committed the slot first: run this slot again" in site.failure(slow)
+        assert site.rows("mine") == {1: [newer]}
+    assert materialize(site, mine, spec, partition_key="1", selection=["mine"]).success  # type: ignore[arg-type]
+    assert site.rows("mine") == {1: [8]}
+
+
+@pytest.mark.thorough
 def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
     """In this test, one asset drops the slot column, and another asset has no partitions. The message must name the
     mistake.

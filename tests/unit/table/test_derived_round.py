@@ -126,6 +126,21 @@ def test_slot_of_an_unknown_source_version_is_a_conflict_if_others_changed_it(de
     assert facts(derived, B).source == 0
 
 
+def test_slot_that_others_changed_after_the_inputs_were_read_is_a_conflict(derived):
+    """Otherwise a slow run would replace newer rows with rows of older inputs. Slots that others did not change after
+    the inputs were read are committed.
+    """
+    held = filled(derived)
+    before = derived().table.opened()
+    one, two = derived(), derived()
+    one.commit(one.planned({A: ["theirs"]}))
+    second = replace(two.planned({A: ["mine"], B: ["mine"]}, source=None), since=before.version)
+    assert second.base.version > before.version
+    assert isinstance(two.commit(second), Committed)
+    assert second.dropped == {Slot(A): CHANGED}
+    assert derived().contents() == {**held, A: ["theirs"], B: ["mine"]}
+
+
 def test_slot_of_an_unknown_source_version_is_committed_if_its_answer_was_lost():
     """Otherwise a run would take its own commit for a commit of another run, and fail."""
     inner = MemoryObjectStore()
