@@ -241,6 +241,5 @@ class EraseObject:
             "batches": list(done.batches),
             "messages": messages,
         }
-        return Report(
-            lines=tuple(lines), document=document, left=bool(done.waiting or done.batches or done.left)
-        )
+        left = bool(done.waiting or done.batches or done.left or done.again_ms)
+        return Report(lines=tuple(lines), document=document, left=left)
