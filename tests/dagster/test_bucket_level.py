@@ -291,24 +291,20 @@ def test_a_run_fails_if_its_slot_was_committed_after_its_input_was_loaded(site: 
         ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
     )
     def mine(context: dg.AssetExecutionContext, orders: DataFrame) -> DataFrame:
-        if "slow" in context.run.tags:
-            site.write(1, body=site.line(int(context.run.tags["slow"])))
+        if newer := context.run.tags.get("slow"):
+            site.write(1, body=site.line(int(newer)))
             assert site.run([1]).success
-            assert materialize(site, mine, spec, partition_key="1", selection=["mine"]).success  # type: ignore[arg-type]
+            assert made().success
         return orders.select("_slot", "id")
 
+    def made(**given: object) -> dg.ExecuteInProcessResult:
+        return materialize(site, mine, spec, partition_key="1", selection=["mine"], **given)  # type: ignore[arg-type]
+
     for newer in (7, 8):  # in the first round, the asset has no table yet
-        slow = materialize(
-            site,
-            mine,
-            spec,
-            partition_key="1",
-            selection=["mine"],
-            tags={"slow": str(newer)},  # type: ignore[arg-type]
-        )
+        slow = made(tags={"slow": str(newer)})
         assert "slot 1: another run committed the slot first: run this slot again" in site.failure(slow)
         assert site.rows("mine") == {1: [newer]}
-    assert materialize(site, mine, spec, partition_key="1", selection=["mine"]).success  # type: ignore[arg-type]
+    assert made().success
     assert site.rows("mine") == {1: [8]}
 
 
