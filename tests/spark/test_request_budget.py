@@ -22,6 +22,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import CHECKPOINT_EVERY
 from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
@@ -154,6 +155,34 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
         assert batch.total <= 16, batch
     assert fewest_in_sequence(warm) <= IN_SEQUENCE, warm
     assert site.values() == {f"raw/{number}": 1 for number in range(3)}
+
+
+def test_a_put_needs_few_sequential_requests(site: Site) -> None:
+    """The requests besides the object's own PUT. The publisher knows the topics, and has room in the queue. On a busy
+    machine, concurrent requests may not overlap, so the put with the fewest counts.
+    """
+    for number in range(8):
+        site.put(f"raw/first/{number}", 1)
+    puts = []
+    for number in range(4):
+        site.proxy.answered.clear()
+        site.put(f"raw/{number}", 1)
+        puts.append(Requests.at(site.proxy))
+    assert min(put.in_sequence for put in puts) <= 1 + 4, puts
+
+
+BATCHES = CHECKPOINT_EVERY
+"""Enough batches for merges of packs and of states, and for a checkpoint."""
+
+
+def test_one_changed_object_needs_few_requests_in_the_mean(site: Site) -> None:
+    """Otherwise merges and checkpoints could cost more requests than the batches themselves."""
+    site.proxy.before = lambda *_: None  # nothing is counted in sequence
+    _, *warm = counts(site, 1 + BATCHES, lambda number: site.put(f"raw/{number}", 1))
+    found = [batch.total for _, batch in warm]
+    assert max(found) > 16, "merges and a checkpoint are among these batches"
+    assert sum(found) <= 18 * BATCHES, found
+    assert site.values() == {f"raw/{number}": 1 for number in range(1 + BATCHES)}
 
 
 def test_an_overwritten_object_needs_only_a_few_more_requests(site: Site) -> None:
