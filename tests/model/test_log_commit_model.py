@@ -389,6 +389,7 @@ BREAKS = {
     "known_rises": "overrun",
     "refuses_missing": "overrun",
     "cut_waits": "sleeper beside a slow reader",
+    "young": "vacuum",
     "late_check": "sleeper",
     "checkpoint_before_cut": "slow reader",
     "last_rises": "two cuts",

@@ -57,6 +57,10 @@ class Rules:
     """The log is cut only below a checkpoint. `last` must have named this checkpoint for the duration of the longest
     run. The age of a version alone does not suffice.
     """
+    young: bool = True
+    """No commit builds on a snapshot that is older than half of the longest run: vacuum may have removed the packs that
+    the run has staged.
+    """
     late_check: bool = True
     """A version whose PUT was late counts only if neither a checkpoint nor `known` is newer."""
     checkpoint_before_cut: bool = True
@@ -315,9 +319,7 @@ def a_round(  # noqa: PLR0911
         puts = tuple(one for one in body.puts if fresh or one[0] != ("pack", pack))
         _, now = yield Request("put", None, puts)
         for again in range(2):
-            if now - snap.read_at >= HALF:
-                # This check is not needed for safety, because `late_check` finds the same. The check avoids a needless
-                # version below the newest one.
+            if rules.young and now - snap.read_at >= HALF:
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))
