@@ -8,12 +8,14 @@ matches an event without them.
 
 A rule that can never match is refused. The reason may be: an event that no store reports, or that changes no object; a
 regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix and a suffix that no key
-of 1,024 bytes can have both; one name with two values; a bucket or prefix that differs from that of the topic.
+of 1,024 bytes can have both, the plain characters at both ends of the expression included; one name with two values; a
+bucket or prefix that differs from that of the topic.
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
 or ends with a group or a class. It is also not found if only the length of the expression's matches contradicts the
-suffix.
+suffix. Matches that are too long for a key are noticed only by their plain characters at both ends:
+`[a-z]{1000}[a-z]{100}` is accepted.
 """
 
 import json
@@ -187,19 +189,24 @@ def _named(name: str, wanted: str) -> bool:
 
 def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
     """The reason why no key can have this prefix and this suffix, and also match `regex`; "" if one may exist."""
-    begin, end = prefix.encode(), suffix.encode()
-    shared = (n for n in range(min(len(begin), len(end)), -1, -1) if begin[len(begin) - n :] == end[:n])
-    shortest = len(begin) + len(end) - next(shared)
+    shortest = _shortest(prefix.encode(), suffix.encode())
     if shortest > MAX_KEY_BYTES:
         return f"by its prefix and suffix, a key has {shortest} bytes or more, but may have only {MAX_KEY_BYTES} bytes"
     if not regex or any(
-        _may_begin(alternative, prefix) and (tail.endswith(suffix) or suffix.endswith(tail))
+        (tail.endswith(suffix) or suffix.endswith(tail))
+        and _may_begin(alternative, prefix, max(tail, suffix, key=len))
         for alternative, tail in _alternatives(regex)
     ):
         return ""
     parts = (f"begins with {prefix!r}" * bool(prefix), f"ends with {suffix!r}" * bool(suffix))
     which = " and ".join(filter(None, parts))
     return f"no key{f' that {which}' if which else ''} matches {regex!r}"
+
+
+def _shortest(begin: bytes, end: bytes) -> int:
+    """The length of the shortest text that has this beginning and this end, which may overlap."""
+    shared = (n for n in range(min(len(begin), len(end)), -1, -1) if begin[len(begin) - n :] == end[:n])
+    return len(begin) + len(end) - next(shared)
 
 
 def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
@@ -220,16 +227,21 @@ def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
     yield regex[start:], tail
 
 
-def _may_begin(regex: str, prefix: str) -> bool:
-    """True if a key with this prefix may match. The result False is certain: it follows from the range of all matching
-    texts.
+def _may_begin(regex: str, prefix: str, suffix: str) -> bool:
+    """True if a key with this prefix may match, and is short enough for this suffix. The result False is certain: it
+    follows from the range of all matching texts, which all begin with the characters that both ends of the range share.
     """
     try:
         low, high = _pattern(regex).possiblematchrange(2 * MAX_KEY_BYTES)
     except re2.error:  # the range is unknown
         return True
     begin = prefix.encode()
-    return bool(high) and high >= begin and (low <= begin or low.startswith(begin))
+    if not high or high < begin or not (low <= begin or low.startswith(begin)):
+        return False
+    common = next(
+        (n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
+    return _shortest(max(begin, low[:common], key=len), suffix.encode()) <= MAX_KEY_BYTES
 
 
 @lru_cache(maxsize=4 * RULES_MAX)

@@ -182,6 +182,11 @@ def test_too_many_rules_are_refused(queue):
         (Rule(suffix="x.json", regex=r"[a-z]+/\d+z\.json|.*y\.json$"), "no key that ends with 'x.json'"),
         (Rule(prefix="a/", suffix=".csv", regex=r"a/.*\.json|b/.*\.csv"), "begins with 'a/' and ends with"),
         (Rule(suffix=".csv", regex=r"(?:a|b)(?P<n>c)\.tsv\z"), "ends with '.csv'"),
+        (Rule(regex="é" * 600), "no key matches"),
+        (Rule(regex="a{1000}a{100}"), "no key matches"),
+        (Rule(regex="é" * 400 + ".*" + "x" * 400), "no key matches"),
+        (Rule(regex="raw/" + "é" * 300 + ".*", suffix="x" * 600), "no key that ends with"),
+        (Rule(regex=".*" + "é" * 300, prefix="x" * 600), "no key that begins with"),
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue, rule, why):
@@ -251,6 +256,22 @@ def test_a_rule_with_a_suffix_that_matches_a_key_is_not_refused(pieces, others, 
 def test_a_prefix_and_a_suffix_that_overlap_are_not_refused(prefix, suffix):
     """Otherwise a rule would be refused although a key of 1,024 bytes or fewer has both texts."""
     Rule(prefix=prefix, suffix=suffix).check()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(regex="é" * 512),
+        Rule(regex="é" * 600 + "|a"),
+        Rule(regex="a{600}.*" + "a" * 600),
+        Rule(regex="é{300}.*", suffix="é" * 400),
+        Rule(regex=".*" + "x" * 400, prefix="x" * 1024),
+    ],
+    ids=["exact", "alternative", "overlapping", "suffix", "inside"],
+)
+def test_an_expression_that_a_key_of_1024_bytes_matches_is_not_refused(rule):
+    """Otherwise a rule would be refused although a key is as long as its plain characters."""
+    rule.check()
 
 
 def test_a_topic_without_rules_may_receive_nothing(queue):
