@@ -10,7 +10,7 @@ import click
 from s3notify_platform.cli.arriving import Events, examine_events
 from s3notify_platform.cli.common import SOURCE, USUAL, SourcePlace, json_option, options_as
 from s3notify_platform.cli.configured import command, configured
-from s3notify_platform.cli.printing import print_json, print_table, say, track
+from s3notify_platform.cli.printing import print_json, print_table, say_wrapped, track
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.source.settings import LocationSettings
@@ -103,31 +103,38 @@ def doctor(
             }
         )
     else:
-        _print_capabilities(f"{platform.bucket} at {asked}", found)
+        _say(f"{platform.bucket} at {asked}")
+        _print_capabilities(found)
         _say_tables(tables)
         if decision:
-            say(f"commit: {decision.commit} ({decision.reason})")
-            say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+            _say(f"commit: {decision.commit} ({decision.reason})")
+            _say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
         if versions.problem:
-            say(f"versions: {versions.problem}")
+            _say(f"versions: {versions.problem}")
         _say_events(name, refusal, events)
     if not usable or (events and not events.fine):
         sys.exit(1)
 
 
+def _say(text: str, *, err: bool = False) -> None:
+    """Print lines, each of which is wrapped. A refusal has a line for each wrong setting."""
+    for line in text.splitlines():
+        say_wrapped(line, err=err)
+
+
 def _say_tables(tables: Mapping[str, Sequence[str]]) -> None:
     for table_name, problems in tables.items():
         for problem in problems or ("is correct",):
-            say(f"- {table_name} {problem}")
+            _say(f"- {table_name} {problem}")
 
 
 def _say_events(name: str | None, refusal: str, events: Events | None) -> None:
     if refusal:
-        say(refusal)
+        _say(refusal)
     elif events:
-        say(f"events: {events.text}")
+        _say(f"events: {events.text}")
     elif name:
-        say(f"events: not set up; `s3notify init {name} --events` makes the bucket announce its changes")
+        _say(f"events: not set up; `s3notify init {name} --events` makes the bucket announce its changes")
 
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -178,10 +185,10 @@ def _check_sources() -> None:
     except ModuleNotFoundError as error:  # an environment for publishing lacks the packages of formats
         if (text := remedy(error)) is None:
             raise
-        say(f"formats and schemas in the YAML are not checked: {text}", err=True)
+        _say(f"formats and schemas in the YAML are not checked: {text}", err=True)
 
 
-def _print_capabilities(title: str, found: "Capabilities") -> None:
+def _print_capabilities(found: "Capabilities") -> None:
     from rich.text import Text
 
     yes, no = Text("yes", style="green"), Text("no", style="red")
@@ -192,7 +199,7 @@ def _print_capabilities(title: str, found: "Capabilities") -> None:
     skew = found.clock_skew_ms
     rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
     rows.append(("commit mode, if auto", found.mode))
-    print_table(("Check", "Result"), rows, title=title)
+    print_table(("Check", "Result"), rows)
     # If the store is unusable, the error below names the problems.
     for problem in found.problems if found.mode != "unusable" else ():
-        say(f"- {problem}")
+        _say(f"- {problem}")

@@ -66,7 +66,7 @@ def say(text: object, *, err: bool = False) -> None:
         click.echo(printable(text), err=err)
 
 
-def say_wrapped(text: str) -> None:
+def say_wrapped(text: str, *, err: bool = False) -> None:
     """Print one paragraph, wrapped for the terminal. Further lines are indented by 4 more spaces than the first line.
 
     Words stay whole, so that names can be copied. A pipe or a file gets one line, unless COLUMNS is set.
@@ -81,7 +81,8 @@ def say_wrapped(text: str) -> None:
             subsequent_indent=f"{first}    ",
             break_long_words=False,
             break_on_hyphens=False,
-        )
+        ),
+        err=err,
     )
 
 
@@ -177,17 +178,13 @@ def _cell(value: object) -> object:
     return "-" if value is None else f"{value:.0f}" if isinstance(value, float) else value
 
 
-def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
+def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Print a table. Cells are plain text without markup, because keys and errors come from outside."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(
-        *(Column(head, overflow="fold") for head in heads),
-        title=shown(title) if title else None,
-        title_justify="left",
-    )
+    table = Table(*(Column(head, overflow="fold") for head in heads))
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
     with _while_read():  # Rich, too, raises an error if the reader has closed the pipe

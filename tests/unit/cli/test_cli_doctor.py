@@ -42,6 +42,27 @@ def test_a_good_store_is_accepted(doctor, ministack):
 
 
 @pytest.mark.server
+def test_no_line_of_doctor_is_wider_than_a_terminal(doctor, ministack, monkeypatch):
+    """Otherwise the terminal would break names of buckets and tables, and nobody could copy them."""
+    bucket = f"acme-landing-of-all-shops-{ministack.make_bucket()}"[:63].ljust(63, "x")
+    S3ObjectStore(ministack.config(bucket)).client.create_bucket(Bucket=bucket)
+    records, leases = ministack.table_config(), ministack.table_config()
+    create_record_table(records)
+    monkeypatch.setenv("COLUMNS", "80")
+    place = ["orders", "--bucket", bucket, "--endpoint-url", ministack.endpoint_url]
+    tables = ["--records-table", records.table, "--dynamodb-endpoint-url", ministack.endpoint_url]
+    for more in (
+        [],
+        tables,
+        [*tables, "--lease-table", f"{leases.table}-that-is-missing"],
+        ["--committed-tags", "a=b"],
+    ):
+        lines = doctor(*place, *more).output.splitlines()
+        assert [line for line in lines if len(line) > 80] == []
+        assert any(bucket in line for line in lines)
+
+
+@pytest.mark.server
 def test_tags_of_committed_objects_need_versioning(doctor, ministack):
     """The user must learn this before the first commit, because a commit also succeeds without versioning."""
     bucket = ministack.make_bucket()

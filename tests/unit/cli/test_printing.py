@@ -48,9 +48,8 @@ def test_a_paragraph_is_wrapped_and_its_words_stay_whole(capsys, monkeypatch, wi
 def test_tables_are_escaped(capsys, monkeypatch):
     """Line ends are escaped too, since they would break rows."""
     monkeypatch.setenv("COLUMNS", "200")
-    printing.print_table(("Key",), [[f"{HOSTILE}\n"], ["[bold]x"]], title=HOSTILE)
+    printing.print_table(("Key",), [[f"{HOSTILE}\n"], ["[bold]x"]])
     out = capsys.readouterr().out
-    assert out.count(SHOWN) == 2
     assert SHOWN + r"\n" in out
     assert "[bold]x" in out
     assert "\x1b[2J" not in out
