@@ -11,11 +11,12 @@ from click.core import ParameterSource
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli.common import (
+    QUEUE,
     QueuePlace,
     json_lines_option,
     json_option,
     limit_option,
-    queue_options,
+    options_as,
     yes_option,
 )
 from s3notify_platform.cli.configured import configured, group
@@ -107,6 +108,9 @@ def topics() -> None:
     """  # noqa: D301 - click's own mark
 
 
+_place_options = options_as(QueuePlace, *QUEUE)
+"""As `queue_options`, but `--help` shows none of the options, because the YAML of a source gives their values."""
+
 _settings_options = options(
     click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new topic: --bucket."),
     click.option("--prefix", "key_prefix", help=f"{_TOPIC['prefix'].help}."),
@@ -149,7 +153,7 @@ _table_option = click.option(
 
 @topics.command(short_help="Create a topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @_settings_options
 @option_of(_TOPIC["shards"], default=None)
 @option_of(_TOPIC["signals"], rare=True, default=None)
@@ -185,7 +189,7 @@ def create(
 
 @topics.command(short_help="Change settings of a topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @_settings_options
 @_table_option
 @yes_option
@@ -212,7 +216,7 @@ def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool,
 
 
 @topics.command("list", short_help="List all topics and their settings.")
-@queue_options
+@_place_options
 @json_option
 def list_topics(*, place: QueuePlace, as_json: bool) -> None:
     """List all topics and their settings. Cost: 1 scan of the topics."""
@@ -245,7 +249,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
 
 @topics.command(short_help="Print depth, age and counts of topics.")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
-@queue_options
+@_place_options
 @json_option
 def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
     """Print depth, age and counts of the topics TOPIC; default: of all topics. Cost: 1 scan of all entries."""
@@ -258,7 +262,7 @@ def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
 
 @topics.command(short_help="Show the settings and shards of one topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @json_option
 def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     """Show the topic TOPIC: its settings, whether it is paused, and depth, age and worker of each shard.
@@ -299,7 +303,7 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 
 @topics.command(short_help="Print the pending entries of a topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @limit_option(None, "Print at most this many entries; default: all.")
 @json_lines_option
 def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
@@ -314,7 +318,7 @@ def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
 
 @topics.command(short_help="Pause the delivery of a topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 def pause(topic: str, *, place: QueuePlace) -> None:
     """Pause the delivery of the topic TOPIC until `s3notify topics resume`, also across restarts.
 
@@ -327,7 +331,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
 
 @topics.command(short_help="Resume the delivery of a paused topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 def resume(topic: str, *, place: QueuePlace) -> None:
     """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. Cost: 2 requests."""
     place.queue().topics.pause(topic, paused=False)
@@ -336,7 +340,7 @@ def resume(topic: str, *, place: QueuePlace) -> None:
 
 @topics.command(short_help="List the dead letters of a topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @json_option
 def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     """List the dead letters of the topic TOPIC, with reasons. Cost: 1 scan."""
@@ -358,7 +362,7 @@ def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 @topics.command(short_help="Put dead letters back into the queue.")
 @click.argument("topic")
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@queue_options
+@_place_options
 def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
     """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only the dead letters of
     these objects.
@@ -374,7 +378,7 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
 
 @topics.command(short_help="Delete the dead letters of a topic.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @yes_option
 def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
     """Delete the dead letters of the topic TOPIC, after printing their number and asking. Pending entries stay.
@@ -391,7 +395,7 @@ def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
 
 @topics.command(short_help="Delete a topic with its entries.")
 @click.argument("topic")
-@queue_options
+@_place_options
 @click.option("--served", is_flag=True, help="Delete the topic even if it serves tables.")
 @yes_option
 def delete(topic: str, *, place: QueuePlace, served: bool, yes: bool) -> None:

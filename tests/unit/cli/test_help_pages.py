@@ -105,19 +105,19 @@ def test_connection_options_stand_last(flag: str) -> None:
 
 
 def test_a_name_in_the_yaml_replaces_the_connection_options() -> None:
-    """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show these options,
-    because both commands also run without a YAML.
+    """Commands that take NAME or KEY, and the commands for topics, show no options for the connection. `doctor` and
+    `ingest` show these options, because both commands also run without a YAML.
     """
     for path, command in ALL.items():
         arguments = {p.name for p in command.params if isinstance(p, click.Argument)}
-        if arguments & {"name", "names", "key", "keys"} and path not in {("doctor",), ("ingest",), ("init",)}:
+        by_yaml = arguments & {"name", "names", "key", "keys"} or path[:1] == ("topics",)
+        if by_yaml and path not in {("doctor",), ("ingest",), ("init",)}:
             shown = [
                 p.name
                 for p in command.params
                 if isinstance(p, SettingOption) and not p.rare and p.heading in (PLACE, CONNECTION, DYNAMODB)
             ]
-            if "topic" not in arguments:
-                assert shown == [], path
+            assert shown == [], path
 
 
 def test_every_command_stands_below_a_heading() -> None:
