@@ -179,6 +179,7 @@ def test_requests_for_records_are_plotted_too(site: Site, monkeypatch: pytest.Mo
         "the sensors' requests",
         "slot assets",
         "latest",
+        "clustered",
         "tags",
         "signals",
         "records in DynamoDB",
