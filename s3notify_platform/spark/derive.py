@@ -149,10 +149,9 @@ def staged_frame(
     read after this call. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
     """
     base, made = _Base.opened(source, asset, ""), dict.fromkeys(slots)
-    since = None
-    if before is not None:
-        same = isinstance(before, Snapshot) and before.table == base.snapshot.table
-        since = before.version if same else 0  # 0: the table was begun after the inputs were read
+    since = None if before is None else 0  # 0: the table was begun after the inputs were read
+    if isinstance(before, Snapshot) and before.table == base.snapshot.table:
+        since = before.version
     return _staged(spark, base, frame, [*made], made, batch=batch, since=since)
 
 
