@@ -56,7 +56,7 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "deriving": (deriving.run, 3),
     "money": (money.run, 8),
     "newest": (newest.run, 8),
-    "clustering": (clustering.run, 10),
+    "clustering": (clustering.run, 11),
 }
 """Benchmarks that share a server.
 

@@ -9,7 +9,8 @@ including the time to open the table. Bytes are those of the store's answers; a 
 
 Two figures show what it would cost if the source's own table had the order of the clustered table: finding the rows of
 one slot, and finding the rows of one object, as an overwrite must. DuckDB reads the source's table and the clustered
-table, and skips files and row groups by their statistics.
+table, and skips files and row groups by their statistics. The last figures (`clustering_changes`) are the platform's
+own read of a slot, an overwrite, and a deletion, against the bytes that these would cost in a single clustered table.
 """
 
 import os
@@ -17,34 +18,29 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import duckdb
 import duckdb_extension_delta
 import duckdb_extension_httpfs
-import numpy as np
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, convert_to_deltalake
 from pyspark.sql import SparkSession
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.maintenance.compaction import compact
-from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
-from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.packs.round_packs import write
-from s3notify_platform.table.pinned_schema import TableSchema, described
-from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 from tests.benchmarks.apart import apart
+from tests.benchmarks.clustering_changes import changes
+from tests.benchmarks.clustering_rows import FIRST_DAY, Batches, key_of
 from tests.benchmarks.clustering_spark import Answer, SparkReader, median_of
 from tests.benchmarks.figures import Figure, Seconds, seconds, short, times
 from tests.benchmarks.lake import embedded_spark
@@ -54,37 +50,29 @@ from tests.support.spark_options import KEY_ID, SECRET, named
 
 BUCKET = "bench-clustering"
 REPEATS = 3
-CUSTOMERS = 100_000
-FIRST_DAY = date(2026, 1, 1)
-SPARK = (
-    '{"type":"struct","fields":['
-    '{"name":"dt","type":"date","nullable":true,"metadata":{}},'
-    '{"name":"customer_id","type":"long","nullable":true,"metadata":{}},'
-    '{"name":"amount","type":"double","nullable":true,"metadata":{}},'
-    '{"name":"note","type":"string","nullable":true,"metadata":{}}]}'
-)
 
 Query = Callable[[str, str, S3Config], int]
 Asked = Callable[[S3Config, str, str], Answer]
 
 
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
-    batches, each = (20, 500) if small else (2_000, 5_000)
+    count, each = (20, 500) if small else (2_000, 5_000)
     server.create_bucket(BUCKET)
     config = server.config(BUCKET)
     source = source_of(
         bucket=named(config), platform=named(config), name="clustering", prefix="in/", commit="native",
         schema="dt date, customer_id bigint, amount double, note string", cluster_by="dt, customer_id",
     )  # fmt: skip
+    batches = Batches(slots=source.location.slots, each=each)
     with seconds() as took:
-        led = _filled(source, batches, each)
+        led = _filled(source, batches, count)
     compact(source.table(source.location.clustered_name))
     places = {
         "as it came": source.location.layout.prefix,
         "clustered": source.location.table_layout(source.location.clustered_name).prefix,
         "written once, sorted, by Spark": "once/",
     }
-    day, rows = FIRST_DAY + timedelta(days=batches // 40), f"{batches * each:,} rows"
+    day, rows = FIRST_DAY + timedelta(days=count // 40), f"{count * each:,} rows"
     asks = {f"one day of {rows}": f"dt = DATE '{day}'", f"one customer of {rows}": "customer_id = 4711"}
     with tempfile.TemporaryDirectory(prefix="s3notify-clustering-") as name, embedded_spark() as spark:
         _once(spark, source, config, Path(name) / "once")
@@ -92,17 +80,18 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         engines: dict[str, Asked] = {name: partial(_asked, query) for name, query in ENGINES.items()}
         engines["Spark, over a copy of the files on the local disk"] = partial(_by_spark, reader)
         return [
-            _led_on(source, batches, each, led, took()),
+            _led_on(source, count, each, led, took()),
             *_queries(config, places, engines, reader, asks),
-            *_places(source, config, places, batches),
+            *_places(source, config, places, count),
+            *changes(source, batches, count),
         ]
 
 
-def _led_on(source: Source, batches: int, each: int, led: Seconds, whole: Seconds) -> Figure:
+def _led_on(source: Source, count: int, each: int, led: Seconds, whole: Seconds) -> Figure:
     return Figure(
-        what=f"{batches * each:,} rows in {batches:,} batches: what a batch costs to update the clustered table",
-        ours=f"{short(led.each(batches))}; {_files(source, source.location.clustered_name)}",
-        instead=f"the batch itself, as if it had been read {short(Seconds((whole - led) / batches))}; "
+        what=f"{count * each:,} rows in {count:,} batches: what a batch costs to update the clustered table",
+        ours=f"{short(led.each(count))}; {_files(source, source.location.clustered_name)}",
+        instead=f"the batch itself, as if it had been read {short(Seconds((whole - led) / count))}; "
         f"{_files(source, None)}",
         ratio="–",
     )
@@ -137,9 +126,9 @@ def _queries(
         )
 
 
-def _places(source: Source, config: S3Config, places: Mapping[str, str], batches: int) -> Iterator[Figure]:
+def _places(source: Source, config: S3Config, places: Mapping[str, str], count: int) -> Iterator[Figure]:
     """The cost of finding the rows of one slot, and the rows of one overwritten object, in both orders."""
-    key = f"in/{batches // 2:05d}.parquet"
+    key = key_of(count // 2)
     slot = slot_of(key, source.location.slots)
     for what, where in (
         (f"the rows of one slot of {source.location.slots:,}", f"_slot = {slot}"),
@@ -157,42 +146,14 @@ def _places(source: Source, config: S3Config, places: Mapping[str, str], batches
         )
 
 
-def _filled(source: Source, batches: int, each: int) -> Seconds:
+def _filled(source: Source, batches: Batches, count: int) -> Seconds:
     """Commits the batches, and updates the clustered table after each. Returns the time of the updates."""
-    rng = np.random.default_rng(1)
     table, base = source.table(), source.open_table().snapshot
     following = source.following(source.location.clustered_name)
     assert base is not None
-    metadata, protocol = described(TableSchema(source=SPARK, rows=SPARK), created_ms=1, table=base.table)
     spent = [Seconds(0)]
-    for number in range(batches):
-        key, label = f"in/{number:05d}.parquet", base.version + 1
-        slot = slot_of(key, source.location.slots)
-        late = rng.random(each) < 0.02  # some rows have earlier days
-        days = np.where(late, rng.integers(0, number // 20 + 1, each), number // 20)
-        rows = pa.table(
-            {
-                "_slot": pa.array(np.full(each, slot, np.int32)),
-                "_key": pa.array([key] * each),
-                "_etag": pa.array(["e"] * each),
-                "_offset": pa.array(np.arange(each)),
-                "dt": pa.array([FIRST_DAY + timedelta(days=int(day)) for day in days]),
-                "customer_id": pa.array(rng.integers(0, CUSTOMERS, each)),
-                "amount": pa.array(rng.random(each) * 100),
-                "note": pa.array([f"note {n}" for n in rng.integers(0, 10_000_000, each).tolist()]),
-            }
-        )
-        packs, bodies = table.data.staged(write([rows], table.data.sizes), label=label)
-        for path, body in bodies.items():
-            table.reader.store.put(path, body)
-        state = ObjectState(key=key, etag="e", size=1, rows=each, since=label, until=label)
-        change = RoundChange(
-            base=base, slots={slot: SlotRound(changes={key: state})}, table=table, clock=SYSTEM_CLOCK, rows=packs,
-            metadata=metadata, protocol=protocol,
-        )  # fmt: skip
-        done = table.commit(change, base)
-        assert isinstance(done, Committed)
-        base = done.snapshot
+    for number in range(count):
+        base = batches.commit(table, base, number)
         with seconds() as took:
             following.follow(batch=str(number))
         spent.append(took())

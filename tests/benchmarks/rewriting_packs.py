@@ -105,7 +105,7 @@ class Packs:
         """Counts the reads of pages with the states of initial objects that have not changed yet."""
         old = left[self.labels[left] == 1]
         pages = len(np.unique(self.ranks[old] // STATE_PAGE))
-        self.store.requests["GET"] += pages
+        self.store.counts["GET"] += pages
         self.store.read += pages * STATE_PAGE * STATE_BYTES
 
     def _hide(self, hides: Mapping[str, list[Withdrawal]]) -> int:
@@ -146,7 +146,7 @@ class Packs:
 
     def _held(self, path: str, leaving: Sequence[Withdrawal], *, whole: bool = False) -> Held:
         gone = self.hidden.get(path)
-        self.store.requests["GET"] += gone is not None  # the read of the deletion vector, if the pack has one
+        self.store.counts["GET"] += gone is not None  # the read of the deletion vector, if the pack has one
         if whole or self.live[path].size <= WHOLE:
             return Held(pack=PackReader.of(self.store.body(path), gone, where=path), leaving=leaving)
         return Held(pack=PackReader.of(self.store.ranges(path), gone, where=path), leaving=leaving)
@@ -162,7 +162,7 @@ class Packs:
         self._put("states", states)
         # Merges take eight files at each level. On the last level, the states of all objects are merged every
         # 8 ** levels rounds.
-        self.store.requests.update({"PUT": 1, "GET": STATE_LEVELS})
+        self.store.counts.update({"PUT": 1, "GET": STATE_LEVELS})
         self.store.written += STATE_LEVELS * len(states) + STATE_BYTES * self.total // 8**STATE_LEVELS
         self._put("manifest", MANIFEST)
         adds = [add for path, add in self.live.items() if before.get(path) != add]
@@ -170,7 +170,7 @@ class Packs:
         removes: Iterable[Remove] = (add.removed(0) for add in gone_adds)
         self._put("version", LogVersion(number=1 << 62, adds=tuple(adds), removes=tuple(removes)).dumps())
         self._put("known", bytes(200))
-        self.store.requests["GET"] += 2
+        self.store.counts["GET"] += 2
         if self.version % 20 == 0:
             self._put("checkpoint", bytes(400 * len(self.live)))
             self._put("last_checkpoint", bytes(200))

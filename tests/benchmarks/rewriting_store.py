@@ -1,4 +1,4 @@
-"""A store in memory that counts requests and bytes, and a clock."""
+"""A store that counts requests and bytes, and a clock."""
 
 import io
 import time
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 
 import pyarrow as pa
 
@@ -14,11 +15,12 @@ from s3notify_platform.kernel.ports import (
     ETag,
     Metadata,
     NotModified,
+    ObjectStore,
     Precondition,
     StoredObject,
     WriteOutcome,
 )
-from s3notify_platform.stores.delegating import DelegatingStore, Method
+from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 
 
@@ -35,30 +37,37 @@ class Spent:
     live: int = 0
 
 
-class Tally(DelegatingStore):
-    """A store that counts."""
+class Tally(CountingStore):
+    """A store that also counts bytes. Thread-safe if the wrapped store is: by default, a store in memory."""
 
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.requests: Counter[str] = Counter()
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        super().__init__(store or MemoryObjectStore())
         self.written = self.read = 0
-
-    def _target(self, method: Method) -> object:  # type: ignore[override]
-        self.requests[method] += 1
-        return self.store
+        self._bytes = Lock()
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
         found = super().get(key, if_match=if_match, if_none_match=if_none_match)
-        self.read += len(found.body) if isinstance(found, StoredObject) else 0
+        if isinstance(found, StoredObject):
+            self._add(read=len(found.body))
+        return found
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        found = super().get_range(key, start, end)
+        self._add(read=len(found or b""))
         return found
 
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        self.written += len(body)
+        self._add(written=len(body))
         return super().put(key, body, precondition=precondition, metadata=metadata)
+
+    def _add(self, *, read: int = 0, written: int = 0) -> None:
+        with self._bytes:
+            self.read += read
+            self.written += written
 
     def body(self, key: str) -> bytes:
         """The body of an object. Cost: 1 GET."""
@@ -80,7 +89,7 @@ class _Ranges(io.BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         found = super().read(size)
-        self.tally.requests["GET"] += 1
+        self.tally.counts["GET"] += 1
         self.tally.read += len(found)
         return found
 
@@ -88,11 +97,11 @@ class _Ranges(io.BytesIO):
 @contextmanager
 def measured(spent: Spent, store: Tally) -> Iterator[None]:
     """Adds the cost of the block to `spent`."""
-    requests, written, read = Counter(store.requests), store.written, store.read
+    requests, written, read = Counter(store.counts), store.written, store.read
     started, cpu = time.perf_counter(), time.process_time()
     yield
     spent.seconds += time.perf_counter() - started
     spent.cpu += time.process_time() - cpu
-    spent.requests += store.requests - requests
+    spent.requests += store.counts - requests
     spent.written += store.written - written
     spent.read += store.read - read
