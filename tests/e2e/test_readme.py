@@ -144,13 +144,13 @@ def test_the_guides_commands_add_a_source_to_a_dagster_project(place: Place) -> 
         "PYTHONPATH": f"{place.environment['PYTHONPATH']}:{project / 'src'}",
         "DG_CLI_CONFIG": str(project / "dg.toml"),
         "PYTHONWARNINGS": "ignore",
-        "DAGSTER_HOME": str(place.folder / "home"),
+        "DAGSTER_HOME": str(project / "home"),
     }
-    (place.folder / "home").mkdir()
     there = Place(folder=place.folder, environment={**place.environment, **more})
-    install, scaffold, serve = block("in a Dagster project").splitlines()
-    assert install.startswith("pip install "), "the environment of the tests has these packages"
-    code, said = there.shell(scaffold, folder=project)
-    assert code == 0, said
+    install, scaffold, events, home, serve = block("in a Dagster project").splitlines()
+    assert install.startswith("uv add "), "the environment of the tests has these packages"
+    for line in (scaffold, f"{events} --yes", home):
+        code, said = there.shell(line, folder=project)
+        assert code == 0, said
     with in_terminal(there, serve, project) as log:
         assert "commit: native" in log.read_text()
