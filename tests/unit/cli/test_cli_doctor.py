@@ -23,6 +23,7 @@ from tests.support.toy_store import TOY, ToyStore
 
 @pytest.fixture
 def doctor(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     return lambda *arguments: CliRunner().invoke(main, ["doctor", *arguments])
