@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from s3notify_platform.engine.batch.batches import SensorState
+    from s3notify_platform.explain.slot_map import SlotMap
     from s3notify_platform.explain.source_status import SourceLook, SourceStatus
     from s3notify_platform.protocols.notification_queue import TopicStats
     from s3notify_platform.source.source import Source
@@ -56,18 +57,23 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     from rich.console import Console, Group
     from rich.live import Live
 
+    console = Console()
+    screen = partial(_screen, coloured=console.color_system is not None and not console.no_color)
     with dagster_instance() as instance:
         looks = _looks(names, place, _Sensors(instance))
         found = [look.look() for look in looks]
         if as_json:
             print_json([one.document() for one in found])
         elif watch:
-            with stop_on_signals("status") as stop, Live(Group(*_screen(found)), screen=True) as live:
+            with (
+                stop_on_signals("status") as stop,
+                Live(Group(*screen(found)), console=console, screen=True) as live,
+            ):
                 while not stop.wait(every):
                     found = [look.look() for look in looks]
-                    live.update(Group(*_screen(found)), refresh=True)
+                    live.update(Group(*screen(found)), refresh=True)
         else:
-            Console().print(Group(*_screen(found)))
+            console.print(Group(*screen(found)))
     if any(one.error for one in found):
         raise click.exceptions.Exit(1)
 
@@ -128,7 +134,7 @@ class _Sensors:
         return is_paused(self.instance, source.name)
 
 
-def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
+def _screen(found: "Sequence[SourceStatus]", *, coloured: bool) -> "Iterator[RenderableType]":
     from rich.table import Column, Table
     from rich.text import Text
 
@@ -150,14 +156,21 @@ def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
     if others := {topic.topic: topic for one in found for topic in one.topics if topic.topic not in own}:
         yield Text("\nTopics: " + "; ".join(map(_topic, others.values())))
     if len(found) == 1 and (slots := found[0].map) is not None and not found[0].error:
-        from s3notify_platform.explain.slot_map import COLOURS
-
         yield Text()
-        for line in slots.lines():
-            yield Text.assemble(*((cell, colour) for cell, colour in line))
+        yield from _map(slots, coloured=coloured)
+
+
+def _map(slots: "SlotMap", *, coloured: bool) -> "Iterator[RenderableType]":
+    from rich.text import Text
+
+    from s3notify_platform.explain.slot_map import COLOURS
+
+    for line in slots.lines():
+        yield Text.assemble(*line)
+    yield Text(slots.legend())
+    if coloured:
         states = slots.states()
-        legend = [(f"█ {name} ", colour) for name, colour in COLOURS.items() if name in states]
-        yield Text.assemble(*legend)
+        yield Text.assemble(*((f"■ {name} ", colour) for name, colour in COLOURS.items() if name in states))
 
 
 def _cells(one: "SourceStatus") -> Sequence[str]:

@@ -38,12 +38,28 @@ COLOURS: Final = {
     "failing": "#e53935",
 }
 
-BY_ROWS: Final = "·▂▃▅▆█"
-"""The characters for slots without rows, with up to 10, 100, … rows, and with more rows."""
+BY_ROWS: Final = {
+    "·": "no rows",
+    "▂": "up to 10 rows",
+    "▃": "up to 100 rows",
+    "▅": "up to 1,000 rows",
+    "▆": "up to 10,000 rows",
+    "█": "more rows",
+}
+"""The characters for slots by the number of their rows, with their meanings."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
 """The characters for slots in flight and for failing slots. These characters do not depend on the number of rows."""
 
-LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
+_MEANINGS: Final = {**BY_ROWS, **{mark: state for state, mark in MARKS.items()}}
+
+
+def legend_of(characters: Collection[str]) -> str:
+    """Returns the meanings of these characters of maps."""
+    return ", ".join(f"{each} {meaning}" for each, meaning in _MEANINGS.items() if each in characters)
+
+
+LEGEND: Final = legend_of(_MEANINGS)
+"""The meanings of all characters."""
 
 
 def age_class(seconds: float) -> str:
@@ -82,11 +98,16 @@ class SlotMap:
 
     def characters(self) -> str:
         """Returns the characters of all slots, as in `LEGEND`."""
+        signs = [*BY_ROWS]
         counts = (self.rows.get(Slot(slot), 0) for slot in range(self.slots))
         sizes = (min(len(BY_ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts)
         return "".join(
-            MARKS.get(state, BY_ROWS[size]) for state, size in zip(self.states(), sizes, strict=True)
+            MARKS.get(state, signs[size]) for state, size in zip(self.states(), sizes, strict=True)
         )
+
+    def legend(self) -> str:
+        """Returns the meanings of the characters that the map has."""
+        return legend_of(self.characters())
 
     def lines(self) -> Iterator[list[tuple[str, str]]]:
         """Yields the lines for a terminal. A cell is a slot's character and the colour of its state."""

@@ -26,6 +26,12 @@ def test_characters_show_powers_of_ten_or_a_mark() -> None:
     assert {*MAP.characters()} <= {*LEGEND}
 
 
+def test_the_legend_of_a_map_has_only_signs_of_the_map() -> None:
+    """Otherwise nobody would find the meaning of a sign among signs that the map does not show."""
+    assert MAP.legend() == "· no rows, ▂ up to 10 rows, ▃ up to 100 rows, █ more rows, > in flight, ! failing"
+    assert SlotMap(slots=2, ages={}, rows={}).legend() == "· no rows"
+
+
 def test_the_table_has_a_row_for_each_range_of_slots() -> None:
     """The numbers of a row must belong to the same slots as its characters."""
     first, last = MAP.table()

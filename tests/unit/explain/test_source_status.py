@@ -124,6 +124,19 @@ def test_status_shows_the_queue_and_the_batches_and_the_last_commit(source: Sour
 
 
 @pytest.mark.server
+def test_the_map_has_a_legend_that_needs_no_colours(source: Source) -> None:
+    """In a pipe or a log, a legend of colours would explain no sign of the map. In a terminal it explains the ages."""
+    commit(source, rows=50)
+    plain = run("orders").stdout.splitlines()
+    assert plain[-1].strip() == "· no rows, ▃ up to 100 rows"
+    assert len(plain[-2].strip()) == 16
+    assert "under a minute" not in "".join(plain)
+    coloured = CliRunner(env={"COLUMNS": "120", "FORCE_COLOR": "1", "TERM": "xterm-256color"})
+    for text in ("▃ up to 100 rows", "■ under a minute", "■ no commit"):
+        assert text in coloured.invoke(main, ["status", "orders"], color=True).stdout
+
+
+@pytest.mark.server
 def test_a_second_look_shows_new_commits_and_failures(source: Source) -> None:
     """The sensor's failing slots must be shown with the reason."""
     failing = Failing(attempts=3, not_before_ms=0, reason="AccessDenied: no", group=SLOT)
