@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from s3notify_platform.source.source import Source
 
 REASONS_SHOWN = 5
-NAME_WIDTH = 24
-"""The column of the sources' names is at least as wide as the longest name, up to this number of characters."""
+COLUMNS: Final = ("Rows", "Waiting", "In\nflight", "Last\ncommit", "Lag", "Rejects", "Failing")
+"""The columns after the source's name. Their cells are short, so that a terminal of 80 columns breaks none of them."""
 
 
 @command(short_help="Show the state of the sources.")
@@ -47,12 +47,12 @@ NAME_WIDTH = 24
 def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, **place: Any) -> None:
     """Show the state of the sources NAME; default: all sources in the YAML.
 
-    The columns are changes that wait, batches in flight, the last commit, rejected records, and failures. For one
-    source, a slot map is shown. A cell's colour is the age of the slot's last commit, and the cell's height is the
-    slot's number of rows. Rows of stale slots were made by other code than the YAML names now;
-    `s3notify backfill NAME --stale` reads them again. Slots that the sensor retries, and a pause, are known only if
-    DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only. Exit code 1 if a source could not be
-    read.
+    The columns are rows, changes that wait, batches in flight, the last commit, its lag (the time since a change's
+    signal), rejected records, and failures. For one source, a slot map is shown. A cell's colour is the age of the
+    slot's last commit, and the cell's height is the slot's number of rows. Rows of stale slots were made by other code
+    than the YAML names now; `s3notify backfill NAME --stale` reads them again. Slots that the sensor retries, and a
+    pause, are known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only. Exit code 1 if
+    a source could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -135,12 +135,13 @@ class _Sensors:
 
 
 def _screen(found: "Sequence[SourceStatus]", *, coloured: bool) -> "Iterator[RenderableType]":
+    from rich import box
     from rich.table import Column, Table
     from rich.text import Text
 
-    names = ("Source", "Slots", "Rows", "Waiting", "In flight", "Last commit", "Rejects", "Failing")
-    table = Table(*(Column(name, overflow="fold") for name in names))
-    table.columns[0].min_width = min(NAME_WIDTH, max((len(one.name) for one in found), default=0))
+    columns = (Column(name, no_wrap=True, justify="right") for name in COLUMNS)
+    name = Column("Source", overflow="fold")
+    table = Table(name, *columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for one in found:
         table.add_row(*(Text(printable(cell)) for cell in _cells(one)))
     yield table
@@ -175,31 +176,20 @@ def _map(slots: "SlotMap", *, coloured: bool) -> "Iterator[RenderableType]":
 
 def _cells(one: "SourceStatus") -> Sequence[str]:
     if one.error:
-        return (one.name, "-", "-", "-", "-", "-", "-", "cannot be read")
-    waiting = []
-    if one.queue is not None and one.queue.depth:
-        oldest = f", {_age(one.queue.oldest_age_seconds)} old" if one.queue.oldest_age_seconds else ""
-        waiting.append(f"{one.queue.depth} entries{oldest}")
-    if one.rescan:
-        waiting.append(f"{one.rescan} slots to list")
-    batches = [
-        f"{'all' if batch.slots is None else batch.slots} slots, {batch.acked} of {batch.children} done, "
-        f"{_age(batch.age_seconds)}"
-        for batch in one.batches
-    ]
-    failing = [f"{len(one.failures)} slots"] if one.failures else []
-    failing += [f"{one.failing_objects} objects"] if one.failing_objects else []
+        return (one.name, "-", "-", "-", "-", "-", "-", "error")
+    waiting = [f"{one.queue.depth:,}"] if one.queue is not None and one.queue.depth else []
+    waiting += [_count(one.rescan, "slot")] if one.rescan else []
+    failing = [_count(len(one.failures), "slot")] if one.failures else []
+    failing += [_count(one.failing_objects, "object")] if one.failing_objects else []
     failing += ["unknown"] if one.sensor_unknown else []
-    last = f"{_age(one.last.age_seconds)} ago" if one.last else "never"
-    if one.last and one.last.latency_seconds is not None:
-        last += f", after {one.last.latency_seconds:.1f} s"
+    lag = one.last.latency_seconds if one.last else None
     return (
         one.name,
-        f"{one.committed_slots} of {one.slots}",
         f"{one.rows:,}",
         "\n".join(waiting) or "-",
-        "\n".join(batches) or "-",
-        last,
+        f"{len(one.batches)}" if one.batches else "-",
+        f"{_age(one.last.age_seconds)} ago" if one.last else "never",
+        "-" if lag is None else _age(lag) if lag >= 60 else f"{lag:.1f} s",
         f"{one.rejects:,}" if one.rejects else "-",
         "\n".join(failing) or "-",
     )
@@ -207,31 +197,50 @@ def _cells(one: "SourceStatus") -> Sequence[str]:
 
 def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
     if one.error:
-        yield f"{one.name}: {in_one_line(one.error)}"
+        yield f"{one.name} cannot be read: {in_one_line(one.error)}"
         return
     if one.paused:
         yield f"{one.name} is paused: no batch begins until `s3notify resume {one.name}`"
     if alone:
-        yield f"{shown(one.place)}; table {one.table or 'not begun'}"
+        slots = f"{one.committed_slots} of {_count(one.slots, 'slot')}"
+        yield f"{shown(one.place)}; {slots} committed; table {one.table or 'not begun'}"
+    yield from _running(one)
     for what in (what for batch in one.batches for what in batch.doing):
         yield f"{one.name}, now: {what}"
     warnings = [each.warning for each in (one.schema, one.rewrites) if each is not None]
     yield from (f"{one.name}: {warning}" for warning in warnings if warning)
     if one.without_records:
         yield (
-            f"{one.name}: {one.without_records:,} objects gave neither rows nor rejected records: "
+            f"{one.name}: {_count(one.without_records, 'object')} gave neither rows nor rejected records: "
             "see s3notify explain KEY"
         )
     for each in one.following:
-        behind = f", {each.behind} versions behind" if each.behind else ""
+        behind = f", {_count(each.behind, 'version')} behind" if each.behind else ""
         as_of = f"as of version {each.version}" if each.version >= 0 else "not made yet"
         yield f"{each.asset}: {each.rows:,} rows, {as_of}{behind}"
     for table, stale in one.stale.items():
         if stale:
             command = f"s3notify backfill {one.name} --stale"
             how = command if table == one.name else f"job {one.name}_backfill, choose: stale"
-            yield f"{one.name}: {stale} slots of {table} are stale, made by other code: {how}"
+            are = f"{_count(stale, 'slot')} of {table} {'is' if stale == 1 else 'are'}"
+            yield f"{one.name}: {are} stale, made by other code: {how}"
     yield from _failing(one)
+
+
+def _running(one: "SourceStatus") -> Iterator[str]:
+    """Lines about the changes that wait, and about the batches in flight."""
+    waiting = []
+    if one.queue is not None and one.queue.depth:
+        oldest = f", the oldest for {_age(age)}" if (age := one.queue.oldest_age_seconds) else ""
+        waiting.append(f"{_count(one.queue.depth, 'change')}{oldest}")
+    if one.rescan:
+        waiting.append(f"{_count(one.rescan, 'slot')} to list")
+    if waiting:
+        yield f"{one.name}, waiting: {'; '.join(waiting)}"
+    for batch in one.batches:
+        slots = "all slots" if batch.slots is None else _count(batch.slots, "slot")
+        done = f"{batch.acked:,} of {batch.children:,} done"
+        yield f"{one.name}, in flight: {slots}, {done}, for {_age(batch.age_seconds)}"
 
 
 def _failing(one: "SourceStatus") -> Iterator[str]:
@@ -240,13 +249,18 @@ def _failing(one: "SourceStatus") -> Iterator[str]:
         reasons.setdefault(in_one_line(failure.reason), []).append(failure.slot)
     for reason, slots in [*reasons.items()][:REASONS_SHOWN]:
         listed = ",".join(map(str, slots[:10])) + ("…" if len(slots) > 10 else "")
-        yield f"{one.name}: slots {listed} fail: {reason}"
+        fail = f"slots {listed} fail" if len(slots) > 1 else f"slot {listed} fails"
+        yield f"{one.name}: {fail}: {reason}"
 
 
 def _topic(one: "TopicStats") -> str:
     oldest = f", oldest {_age(one.oldest_age_seconds)}" if one.oldest_age_seconds else ""
     paused = ", paused" if one.paused else ""
-    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {one.dead} dead letters{paused}"
+    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {_count(one.dead, 'dead letter')}{paused}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _age(seconds: float | None) -> str:
