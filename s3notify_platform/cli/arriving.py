@@ -10,6 +10,7 @@ from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.events import prefix_of, site_of, with_accounts
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.local.project import dagster_command
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy.events.event_setup import EventSetup
@@ -136,12 +137,12 @@ def _probed(source: "Source", place: SourcePlace, setup: "EventSetup | None", pa
         return Events(
             fine=True,
             text=f"they arrive in queue {setup.site.queue_name!r}, where about {waiting} wait, and no inlet "
-            "receives them: start `s3notify dev`; if it runs, its log has the reason",
+            f"receives them: start {dagster_command()}; if it runs, its log has the reason",
         )
     return Events(
         fine=False,
-        text=f"no event arrived within {PROBE_SECONDS:.0f} s after a write; {parts}: check that the inlet runs "
-        "(`s3notify dev`) and that the store can reach it",
+        text=f"no event arrived within {PROBE_SECONDS:.0f} s after a write; {parts}: check that the inlet runs, "
+        f"for example by {dagster_command()}, and that the store can reach it",
     )
 
 

@@ -15,7 +15,7 @@ from s3notify_platform.cli.help_pages import EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say, say_wrapped
 from s3notify_platform.cli.setting_options import Option, options
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
-from s3notify_platform.local.project import ConfiguredSource
+from s3notify_platform.local.project import ConfiguredSource, dagster_command
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy.events.event_part import Part
@@ -329,7 +329,8 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
     else:
         say(f"Add to the attributes in the source's YAML:\n  {line_of('sqs', value)}")
     say_wrapped(
-        "To receive the events, restart `s3notify dev` or reload in the UI; without Dagster: s3notify inlet sqs"
+        f"To receive the events, restart {dagster_command()}, or reload in the UI; "
+        "without Dagster: s3notify inlet sqs"
     )
     say(f"Then: s3notify doctor {site.source}")
 

@@ -6,6 +6,7 @@ inside this project do not count. Reading runs none of the YAML's content: see `
 """
 
 import os
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -181,6 +182,22 @@ def folders(given: str | None = None) -> list[Path]:
         if found := [folder for folder in sorted(Path().glob(place)) if _is_of_this_project(folder)]:
             return found
     return []
+
+
+def dagster_command() -> str:
+    """The command that runs Dagster for the project in the current folder, in backticks. In a project or workspace of
+    dg, this is `dg dev`.
+    """
+    return "`dg dev` (or `s3notify dev`)" if _is_of_dg() else "`s3notify dev`"
+
+
+def _is_of_dg() -> bool:
+    if Path("dg.toml").is_file():
+        return True
+    try:
+        return "dg" in tomllib.loads(Path("pyproject.toml").read_text("utf-8")).get("tool", {})
+    except (OSError, ValueError):
+        return False
 
 
 def _is_of_this_project(folder: Path) -> bool:

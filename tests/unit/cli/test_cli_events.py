@@ -176,6 +176,25 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(
+    ("file", "text"), [("dg.toml", "directory_type = 'project'\n"), ("pyproject.toml", "[tool.dg.project]\n")]
+)
+def test_dg_dev_is_named_in_a_project_of_dg(
+    project: Project, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    """Otherwise a user of dg would start a second Dagster, with another home, beside the one that runs."""
+    monkeypatch.setattr(arrival, "ARRIVAL_SECONDS", 0.5)
+    Path("pyproject.toml").write_text("[project]\nname = 'shop'\n")
+    assert "restart `s3notify dev`, or reload" in project.init("--yes").output
+    Path(file).write_text(text)
+    assert "restart `dg dev` (or `s3notify dev`), or reload" in project.init("--yes").output
+    answer = project.run("doctor", "orders")
+    assert "no inlet receives them: start `dg dev` (or `s3notify dev`); if it runs" in answer.output, (
+        answer.output
+    )
+
+
+@pytest.mark.server
 @pytest.mark.parametrize("more", ["", "  modified_after: '2020-01-01T00:00:00Z'\n"])
 def test_doctor_judges_by_the_newest_object(project: Project, more: str) -> None:
     """A source that reads hidden files would read a probe, too. So doctor writes no probe, and needs another object to
