@@ -42,7 +42,11 @@ event_options: Option = options(
     _of_events(
         "--receiver", metavar="URL", help="Ceph, MinIO: URL by which the store reaches the HTTP inlet."
     ),
-    _of_events("--remove", is_flag=True, help="Delete everything that --events created, and nothing else."),
+    _of_events(
+        "--remove",
+        is_flag=True,
+        help="Delete everything that --events created, except the switch for EventBridge.",
+    ),
     _of_events("--yes", is_flag=True, help="Do not ask for confirmation."),
     _of_events("--queue-endpoint-url", help="Endpoint of SQS, SNS and EventBridge; default: AWS."),
     _of_events(
@@ -206,8 +210,8 @@ def _on_aws(site: "EventSite", asked: Asked) -> None:
             _forget_inlet(site, site.queue_name)
         elif url is None:  # perhaps an earlier removal was killed before it changed the YAML
             _forget_inlet(site, site.name)
-        if way == "eventbridge":
-            say_wrapped("The bucket still sends its events to EventBridge, since others may need them.")
+        if way == "eventbridge" and setup.bucket.read().eventbridge:
+            _say_switch(site.bucket.bucket)
         return
     parts = setup.parts(way)
     setup.check(parts)
@@ -297,6 +301,18 @@ def _each(plan: "list[Planned]", verb: str, done: str) -> None:
     for each in plan:
         getattr(each.part, verb)()
         say_wrapped(f"{done}: {each.part.title}")
+
+
+def _say_switch(bucket: str) -> None:
+    """Prints how to end the events to EventBridge."""
+    say_wrapped(
+        "The bucket still sends its events to EventBridge, for $1 a million, since others may need them. "
+        "If nobody does (the second command replaces the whole configuration):"
+    )
+    configuration = f"bucket-notification-configuration --bucket {bucket}"
+    say(f"  aws s3api get-{configuration} > notifications.json")
+    say("  # delete EventBridgeConfiguration from notifications.json, and nothing else")
+    say(f"  aws s3api put-{configuration} --notification-configuration file://notifications.json")
 
 
 def _confirm(question: str, asked: Asked) -> None:

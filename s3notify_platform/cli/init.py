@@ -138,7 +138,8 @@ def init(
     queue subscribes to a topic that announces these keys already, else to a new topic; with --by eventbridge, a rule is
     created. On Ceph RGW, the command creates a topic and a notification for the source's inlet `http` (--receiver). For
     MinIO, the command prints MinIO's own commands. Safe to repeat, and to kill. --remove deletes everything that
-    --events created. `s3notify doctor NAME` checks that events arrive.
+    --events created, except the bucket's switch for EventBridge, which others may use. `s3notify doctor NAME` checks
+    that events arrive.
 
     \b
     DynamoDB tables, if `s3notify doctor` asks for them, or for high rates.

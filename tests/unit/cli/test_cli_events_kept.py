@@ -5,6 +5,7 @@ part.
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,6 +208,49 @@ def test_events_by_sqs_need_no_right_to_other_services(
     assert "to remove only the parts of one way, give --by" in unsure.output
     assert sure.exit_code == 0, sure.output
     assert "Nothing is left to delete" in sure.output
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("dg.toml", "directory_type = 'project'\n"), ("pyproject.toml", "[tool.dg.project]\n")]
+)
+def test_dg_dev_is_named_in_a_project_of_dg(
+    project: Project, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    """Otherwise a user of dg would start a second Dagster, with another home, beside the one that runs."""
+    monkeypatch.setattr(arrival, "ARRIVAL_SECONDS", 0.5)
+    Path("pyproject.toml").write_text("[project]\nname = 'shop'\n")
+    assert "restart `s3notify dev`, or reload" in project.init("--yes").output
+    Path(file).write_text(text)
+    assert "restart `dg dev` (or `s3notify dev`), or reload" in project.init("--yes").output
+    answer = project.run("doctor", "orders")
+    assert "no inlet receives them: start `dg dev` (or `s3notify dev`); if it runs" in answer.output, (
+        answer.output
+    )
+
+
+def test_removal_prints_how_to_switch_eventbridge_off(project: Project) -> None:
+    """Otherwise the bucket would send its events to EventBridge for ever, for $1 a million, although no rule is left. A
+    switch that is off already must not be named.
+    """
+    given = ("--by", "eventbridge", "--yes")
+    assert project.init(*given).exit_code == 0
+    text = project.init("--remove", *given).output
+    assert "still sends its events to EventBridge, for $1 a million, since others may need them" in text
+    read, edit, write = text.splitlines()[-3:]
+    assert read == (
+        f"  aws s3api get-bucket-notification-configuration --bucket {project.bucket} > notifications.json"
+    )
+    assert "delete EventBridgeConfiguration from notifications.json" in edit
+    assert write == (
+        f"  aws s3api put-bucket-notification-configuration --bucket {project.bucket} "
+        "--notification-configuration file://notifications.json"
+    )
+    found = project.notifications()
+    del found["EventBridgeConfiguration"]
+    project.client("s3").put_bucket_notification_configuration(
+        Bucket=project.bucket, NotificationConfiguration=found
+    )
+    assert "EventBridge, for" not in project.init("--remove", *given).output
 
 
 @pytest.mark.parametrize(
