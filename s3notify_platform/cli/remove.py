@@ -6,9 +6,10 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import command, configured, dagster_instance
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say, say_wrapped
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.local.project import ConfiguredSource
 
 TICKS_SECONDS: Final = 60.0
 """A sensor that ticked within this time counts as running, and would make the source's topic and table again."""
@@ -27,7 +28,8 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
     runs, streams and writers. The command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is
     on. Safe to repeat, and to kill: until the deletion is complete, runs refuse the table. If `s3notify init NAME
     --events` made the bucket's events, `s3notify init NAME --events --remove` deletes their queue, topic and
-    notification. Delete the YAML afterwards.
+    notification. Afterwards delete the YAML, reload the code in Dagster, and then end the runs of the job
+    NAME_services: an inlet's run never ends by itself.
     """
     from s3notify_platform.maintenance.removal import Removal
 
@@ -37,11 +39,26 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
     carry_out(task, dry_run=dry_run, as_json=as_json, yes=yes)
     name = str(place.settings["name"])
     found = next((source for source in configured() if source.name == name), None)
-    if found and any(found.checked.get(inlet) is not None for inlet in ("sqs", "http")):
+    if found is None:
+        return
+    if any(found.checked.get(inlet) is not None for inlet in ("sqs", "http")):
         say(
             f"The bucket's events stay. Before you delete the YAML: `s3notify init {name} --events --remove`",
             err=True,
         )
+    if not dry_run:
+        say_wrapped(
+            f"Still to do: delete {_place(found)}; in Dagster, reload the code, and then end the runs of the job "
+            f"{name}_services, if there are any",
+            err=True,
+        )
+
+
+def _place(source: ConfiguredSource) -> str:
+    """The folder of the source's YAML; the file, if the folder holds other definitions, too."""
+    folder = source.file.parent
+    shared = any(other.file.is_relative_to(folder) for other in source.project if other is not source)
+    return f"the source from {source.file}" if shared or folder == source.folder else f"{folder}/"
 
 
 def _check_stopped(name: str) -> None:

@@ -326,3 +326,27 @@ def test_remove_names_the_command_that_removes_the_events(project: Project, more
         assert ran.exit_code == 0, ran.output
         assert ("`s3notify init orders --events --remove`" in ran.stderr) == bool(more)
         assert "--events" not in ran.stdout
+
+
+def test_remove_ends_with_what_is_still_to_do(project: Project) -> None:
+    """Otherwise a run of the inlet would serve a deleted queue, and fail, until somebody found it. A folder that
+    holds more than the source must not be named, since its user would delete other sources.
+    """
+    steps = "in Dagster, reload the code, and then end the runs of the job orders_services, if there are any"
+    removed = project.run("remove", "orders", "--yes")
+    assert removed.stderr == f"Still to do: delete defs/orders/; {steps}\n"
+    assert "Still to do" not in project.run("remove", "orders", "--dry-run").output
+    source = project.file.read_text()
+    project.file.write_text(f"{source}---\n{source.replace('name: orders', 'name: clicks')}")
+    removed = project.run("remove", "orders", "--yes")
+    assert removed.stderr == f"Still to do: delete the source from defs/orders/defs.yaml; {steps}\n"
+    project.file.rename("defs/defs.yaml")
+    project.file.parent.rmdir()
+    Path("defs/defs.yaml").write_text(source)
+    removed = project.run("remove", "orders", "--yes")
+    assert removed.stderr == f"Still to do: delete the source from defs/defs.yaml; {steps}\n"
+    Path("defs/defs.yaml").unlink()
+    given = ("--bucket", project.bucket, "--endpoint-url", project.endpoint_url)
+    assert project.run("remove", "orders", "--yes", *given).stderr == ""
+    project.file.parent.mkdir()
+    project.write("")
