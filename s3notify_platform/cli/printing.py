@@ -44,6 +44,11 @@ def in_one_line(text: str) -> str:
     return shown(" ".join(text.split()))
 
 
+def counted(number: int, noun: str) -> str:
+    """The number with the noun, like "1 object" and "2 objects"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 @contextmanager
 def _while_read(*, err: bool = False) -> Iterator[None]:
     """Handle a reader that closes the pipe early, like `| head`: see `say`."""

@@ -16,12 +16,12 @@ from s3notify_platform.cli.common import (
     source_options,
 )
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
+from s3notify_platform.cli.printing import counted, in_one_line, print_json, print_table, say, shown
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import SLOT_COUNT, slot_from_partition_key, slot_of
 
 if TYPE_CHECKING:
-    from s3notify_platform.table.quarantined import Retried
+    from s3notify_platform.table.quarantined import ReasonCount, Retried
 
 RAW_SHOWN = 200
 """At most this many bytes of a rejected record are printed; `--json` prints all stored bytes."""
@@ -41,39 +41,69 @@ def quarantine() -> None:
     """List and show rejected records and objects that could not be read, and read them again."""
 
 
-@quarantine.command("list", short_help="Count rejected records and objects by reason.")
+@quarantine.command("list", short_help="Count rejected records and objects by reason, or list their keys.")
 @source_options
 @_slots
+@click.option("--objects", "by_key", is_flag=True, help="Print a line for each object, with its key.")
 @limit_option(50, "Print at most this many lines, the largest counts first.")
 @json_option
-def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool) -> None:
-    """Count the quarantined records and objects of source NAME, by slot and reason. Reads only."""
+def list_quarantine(
+    *, place: SourcePlace, only: tuple[int, ...], by_key: bool, limit: int, as_json: bool
+) -> None:
+    """Count the quarantined records and objects of source NAME, by slot and reason, or with --objects by object.
+
+    The command only reads. Cost, by reason or by object: the requests for the newest version; at most 1 GET for each
+    page of the object states that has a failing or waiting object, and for each file with such a page; 1 GET for each
+    file of rejected records, and some more if the file exceeds 1 MB.
+    """
     from s3notify_platform.table.quarantined import reasons_of
 
     location = place.existing()
     slots = [slot_from_partition_key(str(slot), place.slots) for slot in only] or location.all_slots()
-    found = reasons_of(location.table(), slots)
-    found.sort(key=lambda one: (-max(one.objects, one.records), one.slot, one.reason))
+    found = reasons_of(location.table(), slots, by_key=by_key)
+    found.sort(key=lambda one: (-max(one.objects, one.records), one.slot, one.reason, one.key))
     totals = {
         "slots": len({one.slot for one in found}),
         "failing_objects": sum(one.objects for one in found if one.kind == "failing"),
         "rejected_records": sum(one.records for one in found),
     }
     if as_json:
-        print_json(totals | {"reasons": [asdict(one) for one in found[:limit]]})
+        print_json(totals | {"objects" if by_key else "reasons": [asdict(one) for one in found[:limit]]})
         return
-    print_table(
-        ("Slot", "What", "Objects", "Records", "Waiting", "Reason"),
-        (
-            (one.slot, one.kind, one.objects, one.records or "", one.waiting or "", in_one_line(one.reason))
-            for one in found[:limit]
-        ),
-    )
-    more = f"; {len(found) - limit} more lines" if len(found) > limit else ""
+    if by_key:
+        for one in found[:limit]:
+            say(_of_object(one))
+    else:
+        print_table(
+            ("Slot", "What", "Objects", "Records", "Waiting", "Reason"),
+            (
+                (
+                    one.slot,
+                    one.kind,
+                    one.objects,
+                    one.records or "",
+                    one.waiting or "",
+                    in_one_line(one.reason),
+                )
+                for one in found[:limit]
+            ),
+        )
+    more = f"; {counted(len(found) - limit, 'more line')}: raise --limit" if len(found) > limit else ""
     say(
-        f"{totals['failing_objects']} failing objects, {totals['rejected_records']} rejected records, "
-        f"in {totals['slots']} slots{more}"
+        f"{counted(totals['failing_objects'], 'failing object')}, "
+        f"{counted(totals['rejected_records'], 'rejected record')}, in {counted(totals['slots'], 'slot')}{more}"
     )
+    if by_key and found:
+        say(f"`s3notify quarantine show KEY --name {place.name}` prints the rejected records of an object")
+    elif found:
+        say(f"`s3notify quarantine list {place.name} --objects` prints the keys")
+
+
+def _of_object(one: "ReasonCount") -> str:
+    found = "cannot be read" if one.kind == "failing" else counted(one.records, "rejected record")
+    again = ", requested again" if one.waiting else ""
+    more = f" (and {counted(one.reasons - 1, 'other reason')})" if one.reasons > 1 else ""
+    return f"{shown(one.key)}: slot {one.slot}, {found}{again}: {in_one_line(one.reason)}{more}"
 
 
 @quarantine.command(short_help="Show the rejected records of one object.")
@@ -118,7 +148,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         }
         print_json(document)
         return
-    say(f"{shown(key)}: slot {found.slot}, ETag {state.etag}, {state.size} bytes")
+    say(f"{shown(key)}: slot {found.slot}, ETag {state.etag}, {counted(state.size, 'byte')}")
     if state.reason:
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
         say(f"fails{read}: {in_one_line(state.reason)}")
@@ -132,7 +162,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         say(f"at {row['_offset']}: {in_one_line(row['reason'] or '')}")
         say(f"    {shown(raw[:RAW_SHOWN].decode('utf-8', 'backslashreplace'))}{cut}")
     if state.rejects > len(rejects):
-        say(f"{state.rejects - len(rejects)} more rejects: raise --limit")
+        say(f"{counted(state.rejects - len(rejects), 'more reject')}: raise --limit")
 
 
 @quarantine.command(short_help="Read quarantined records and objects again.")
@@ -186,6 +216,6 @@ def retry(
 def _summary(found: "Retried") -> str:
     waiting = f", {found.waiting} of them requested before" if found.waiting else ""
     return (
-        f"{found.failing} failing objects, {found.records} rejected records of {found.rejected} objects, "
-        f"in {len(found.slots)} slots{waiting}"
+        f"{counted(found.failing, 'failing object')}, {counted(found.records, 'rejected record')} of "
+        f"{counted(found.rejected, 'object')}, in {counted(len(found.slots), 'slot')}{waiting}"
     )

@@ -97,12 +97,15 @@ EVERYTHING: Final = Choice()
 class ReasonCount:
     """The numbers of records and objects of one slot that are in quarantine for the same reason.
 
-    `records` is 0 for failing objects.
+    If counted by key: the numbers of one object. `reason` is then the most frequent of its `reasons` reasons. `key`:
+    one of the objects. `records` is 0 for failing objects.
     """
 
     slot: Slot
     kind: Kind
     reason: str
+    key: str
+    reasons: int
     objects: int
     records: int
     waiting: int
@@ -149,46 +152,56 @@ class Retried:
 # Examination
 
 
-def reasons_of(table: LogTable, slots: Iterable[Slot]) -> list[ReasonCount]:
-    """Returns the counts by slot, kind and reason.
+def reasons_of(table: LogTable, slots: Iterable[Slot], *, by_key: bool = False) -> list[ReasonCount]:
+    """Returns the counts by slot, kind and reason, or by slot, kind and key.
 
     The call makes the requests of an examination (see the module's docstring), and of `StateReader.pending`.
     """
     base = table.newest()
     if isinstance(base, Absent):
         return []
-    return [count for some in _together(base.manifest, slots) for count in _reasons(table, base, some)]
+    return [
+        count for some in _together(base.manifest, slots) for count in _reasons(table, base, some, by_key)
+    ]
 
 
-def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot]) -> Iterator[ReasonCount]:
+def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot], by_key: bool) -> Iterator[ReasonCount]:
     pending = table.states.pending(base.manifest.states, slots)
     for slot, failing in sorted(table.states.failing(base.manifest.states, slots).items()):
-        by_reason: dict[str, list[ObjectState]] = {}
+        groups: dict[str, list[ObjectState]] = {}
         for state in failing.values():
-            by_reason.setdefault(state.reason, []).append(state)
-        for reason, states in by_reason.items():
+            groups.setdefault(state.key if by_key else state.reason, []).append(state)
+        for states in groups.values():
             yield ReasonCount(
                 slot=slot,
                 kind="failing",
-                reason=reason,
+                reason=states[0].reason,
+                key=states[0].key,
+                reasons=1,
                 objects=len(states),
                 records=0,
                 waiting=sum(state.pending for state in states),
             )
     counted = _counted(table, base, slots, EVERYTHING, by=("_slot", "reason", "_key"))
-    waiting = _is_in(counted, {key for of_slot in pending.values() for key in of_slot})
-    counted = counted.append_column("waiting", waiting.cast(pa.int64()))
-    grouped = counted.group_by(["_slot", "reason"]).aggregate(
-        [("_key", "count"), ("records", "sum"), ("waiting", "sum")]
+    again = _is_in(counted, {key for of_slot in pending.values() for key in of_slot}).cast(pa.int64())
+    # The most records first: `first` is then the most frequent reason of a key, and the key with most of them.
+    counted = counted.append_column("waiting", again).sort_by(
+        [("records", "descending"), ("_key", "ascending")]
     )
-    for row in grouped.sort_by([("_slot", "ascending"), ("reason", "ascending")]).to_pylist():
+    group = "_key" if by_key else "reason"
+    columns = [("reason", "first"), ("_key", "first"), ("records", "sum"), ("records", "count")]
+    grouped = counted.group_by(["_slot", group], use_threads=False).aggregate([*columns, ("waiting", "sum")])
+    for row in grouped.sort_by([("_slot", "ascending"), (group, "ascending")]).to_pylist():
+        number = row["records_count"]
         yield ReasonCount(
             slot=Slot(row["_slot"]),
             kind="rejected",
-            reason=row["reason"] or "",
-            objects=row["_key_count"],
+            reason=row["reason_first"] or "",
+            key=row["_key_first"],
+            reasons=number if by_key else 1,
+            objects=1 if by_key else number,
             records=row["records_sum"],
-            waiting=row["waiting_sum"],
+            waiting=min(row["waiting_sum"], 1) if by_key else row["waiting_sum"],
         )
 
 

@@ -5,6 +5,7 @@ run.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any
 
 import pyarrow as pa
@@ -49,11 +50,12 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """An object of the source: its ETag, and its numbers of rows and rejects."""
+    """An object of the source: its ETag, its numbers of rows and rejects, and the reasons of the rejects, in turn."""
 
     etag: str
     rows: int
     rejects: int = 0
+    reasons: tuple[str, ...] = ("bad",)
 
 
 Bucket = Mapping[str, Body]
@@ -162,7 +164,10 @@ class SlotRounds:
                 )
                 parts = [*([part] if end > split.start or not failed else []), *failed]
                 rows += [(self.slot, key, etag, n, f"{etag}/{n}") for n in range(split.start, end)]
-                rejects += [(self.slot, key, etag, n, "bad", b"raw") for n in bad]
+                rejects += [
+                    (self.slot, key, etag, n, reason, b"raw")
+                    for n, reason in zip(bad, cycle(body.reasons), strict=False)
+                ]
             outcomes[key] = joined(parts, whole=False)
         known = RoundFacts(
             label=label,

@@ -50,10 +50,10 @@ def quarantine(ministack, monkeypatch):
 
 
 def test_the_list_has_counts_by_slot_and_reason(quarantine):
-    """The last line of the output must have the sums."""
+    """The output must end with the sums, and not count 1 object as "1 objects"."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
-    assert "1 failing objects, 3 rejected records, in 1 slots" in result.stdout
+    assert "1 failing object, 3 rejected records, in 1 slot" in result.stdout
     assert "cannot be read" in " ".join(result.stdout.split())
     document = json.loads(quarantine("list", "--json").stdout)
     assert (document["failing_objects"], document["rejected_records"], document["slots"]) == (1, 3, 1)
@@ -62,7 +62,35 @@ def test_the_list_has_counts_by_slot_and_reason(quarantine):
         ("failing", 1, 0),
     ]
     cut = quarantine("list", "--limit", "1")
-    assert "; 1 more lines" in cut.stdout
+    assert "; 1 more line: raise --limit" in cut.stdout
+
+
+def test_the_list_names_the_option_that_prints_keys(quarantine):
+    """Otherwise a count of rejects would not lead to an object. Control characters in keys are escaped."""
+    named = "`s3notify quarantine list orders --objects` prints the keys"
+    assert quarantine("list").stdout.splitlines()[-1] == named
+    assert named not in quarantine("list", "--slot", "8").stdout
+    rejected, bad = (key.replace("\x1b", "\\u001b") for key in (REJECTED, BAD))
+    listed = [
+        f"{rejected}: slot 7, 3 rejected records: bad",
+        f"{bad}: slot 7, cannot be read: row 0 of 1 cannot be read",
+    ]
+    lines = quarantine("list", "--objects").stdout.splitlines()
+    assert lines == [
+        *listed,
+        "1 failing object, 3 rejected records, in 1 slot",
+        "`s3notify quarantine show KEY --name orders` prints the rejected records of an object",
+    ]
+    assert quarantine("retry", REJECTED).exit_code == 0
+    lines = quarantine("list", "--objects", "--limit", "1").stdout.splitlines()
+    assert lines[0] == listed[0].replace(": bad", ", requested again: bad")
+    assert lines[1].endswith("; 1 more line: raise --limit")
+    document = json.loads(quarantine("list", "--objects", "--json").stdout)
+    assert (document["failing_objects"], document["rejected_records"], document["slots"]) == (1, 3, 1)
+    assert [(one["key"], one["kind"], one["records"], one["waiting"]) for one in document["objects"]] == [
+        (REJECTED, "rejected", 3, 1),
+        (BAD, "failing", 0, 0),
+    ]
 
 
 def test_list_of_other_slots_is_empty_or_refused(quarantine):
@@ -79,7 +107,7 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout
     assert "\\u001b[31m: slot 7, ETag 1" in result.stdout
-    assert "at 0: bad\n    raw\nat 1: bad\n    raw\n1 more rejects" in result.stdout
+    assert "at 0: bad\n    raw\nat 1: bad\n    raw\n1 more reject: raise --limit" in result.stdout
     result = quarantine("show", BAD)
     assert "fails: row 0 of 1 cannot be read" in result.stdout
     document = json.loads(quarantine("show", REJECTED, "--json").stdout)
@@ -94,7 +122,7 @@ def test_retry_requests_the_objects(quarantine):
     """The command requests a retry by a table version that has the keys, and then signals. A dry run writes nothing."""
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
-    counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"
+    counts = "1 failing object, 3 rejected records of 1 object, in 1 slot"
     assert result.output == f"in quarantine: {counts}\n"
     assert quarantine.writer.snapshot.version == before
     signal = signal_key("t/keyspace/", SLOT)

@@ -183,6 +183,30 @@ def test_reasons_are_counted_by_kind():
     assert reasons_of(place.table, [SLOT + 1]) == []
 
 
+def test_quarantine_is_counted_by_key_with_the_requests_of_the_reasons():
+    """Otherwise a count of rejects would not lead to a key, or an object with two reasons would be listed twice."""
+    two = ("bad", "worse", "worse")
+    place = Quarantine(
+        a=Body(etag="1", rows=2),
+        b=Body(etag="1", rows=1, rejects=3, reasons=two),
+        c=Body(etag="1", rows=1, rejects=1),
+    )
+    place.quarantine(a=0)
+    place.retry(Choice(keys=frozenset({"b", "c"})))
+    place.store.counts.clear()
+    reasons_of(place.table, [SLOT])
+    requests = dict(place.store.counts)
+    place.store.counts.clear()
+    found = reasons_of(place.table, [SLOT], by_key=True)
+    assert place.store.counts == requests
+    assert [(one.key, one.kind, one.reason, one.reasons) for one in found] == [
+        ("a", "failing", "row 0 of 1 cannot be read", 1),
+        ("b", "rejected", "worse", 2),
+        ("c", "rejected", "bad", 1),
+    ]
+    assert [(one.objects, one.records, one.waiting) for one in found] == [(1, 0, 0), (1, 3, 1), (1, 1, 1)]
+
+
 def test_quarantine_of_one_key_shows_its_reason_and_first_rejects():
     """Otherwise a user would not see why an object failed, or would see rejects of other objects."""
     place = Quarantine(
