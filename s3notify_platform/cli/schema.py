@@ -1,16 +1,16 @@
-"""`s3notify schema …`: the history of a table's schema, other types for columns, and the way back."""
+"""`s3notify schema …`: the columns of a table, the history of its schema, other types for columns, and the way back."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from s3notify_platform.cli.as_of import asset_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import print_found, track
+from s3notify_platform.cli.printing import counted, print_json, say, say_wrapped, track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 NAMES_SHOWN: Final = 20
@@ -18,36 +18,67 @@ NAMES_SHOWN: Final = 20
 
 @group(short_help="Show, change or roll back the columns of a table.")
 def schema() -> None:
-    """Show the history of a table's schema, change the types of columns, or go back to an earlier schema."""
+    """Show the columns of a table and their history, change their types, or go back to an earlier schema."""
 
 
-@schema.command(short_help="Print the history of a schema.")
+@schema.command(short_help="Print the columns of a table, and the history of its schema.")
 @source_options
 @asset_option
 @json_option
 def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
-    """Print the versions that changed the schema of source NAME, the newest first: added columns and changed types.
+    """Print the columns of the table of source NAME, each with its type as `s3notify schema set` takes it. Then print
+    the versions that changed the schema, the newest first: added columns and changed types.
 
-    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. Cost: 1 LIST, and 1 GET for
-    each version.
+    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. Cost: 2 LISTs, 1 GET for each
+    version, and the GETs for the newest version.
     """
     from s3notify_platform.maintenance.schema_rollback import schema_history
+    from s3notify_platform.table.pinned_schema import schema_of
+    from s3notify_platform.table.snapshot import Snapshot
+    from s3notify_platform.table.type_changes import column_ddl, ddl
 
     location = place.existing(asset)
-    found = [
+    table, derived = location.table(asset), location.is_derived(asset)
+    newest = table.newest()
+    pinned = schema_of(newest.metadata, derived=derived) if isinstance(newest, Snapshot) else None
+    columns = json.loads(pinned.rows).get("fields", []) if pinned else []
+    inferred = pinned is not None and pinned.inferred
+    history = [
         {
             "version": one.event.version,
             "since": datetime.fromtimestamp(one.event.created_ms / 1000, UTC).isoformat(timespec="seconds"),
             "batch": one.event.body.note.get("batch", ""),
             "inferred": one.schema.inferred,
             "columns": len(json.loads(one.schema.rows).get("fields", [])),
-            "added": dict(one.added) if as_json else _short(one.added),
-            "changed": dict(one.changed) if as_json else _short(one.changed),
-            **({"rows": json.loads(one.schema.rows)} if as_json else {}),
+            "added": dict(one.added),
+            "changed": dict(one.changed),
+            "rows": json.loads(one.schema.rows),
         }
-        for one in schema_history(location.table(asset).reader, derived=location.is_derived(asset))
+        for one in schema_history(table.reader, derived=derived)
     ]
-    print_found(found, as_json=as_json, nothing="no schema is pinned: nothing has been committed yet")
+    if as_json:
+        types = {column["name"]: ddl(column["type"]) for column in columns}
+        print_json({"columns": types, "inferred": inferred, "history": history})
+        return
+    if pinned is None:
+        say("no schema is pinned: nothing has been committed yet")
+        return
+    say(f"{counted(len(columns), 'column')}{', inferred' if inferred else ''}")
+    for column in columns:
+        say_wrapped(f"    {column_ddl(column['name'], column['type'])}")
+    for one in history:
+        say_wrapped(_in_words(one))
+
+
+def _in_words(change: Mapping[str, Any]) -> str:
+    batch = f", batch {change['batch']}" if change["batch"] else ""
+    added = f", added {_short(map(repr, change['added']))}" if change["added"] else ""
+    changed = (f"{path!r} {types}" for path, types in change["changed"].items())
+    return (
+        f"version {change['version']}, {change['since'][:19].replace('T', ' ')}{batch}: "
+        f"{counted(change['columns'], 'column')}{', inferred' if change['inferred'] else ''}{added}"
+        + (f", changed {_short(changed)}" if change["changed"] else "")
+    )
 
 
 @schema.command("set", short_help="Change the types of columns.")
@@ -139,7 +170,7 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) 
     carry_out(task, dry_run=dry_run, as_json=as_json)
 
 
-def _short(paths: Iterable[str]) -> str:
-    names = list(paths)
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(map(repr, names[:NAMES_SHOWN])) + more
+def _short(parts: Iterable[str]) -> str:
+    shown = list(parts)
+    more = f" and {len(shown) - NAMES_SHOWN} more" if len(shown) > NAMES_SHOWN else ""
+    return ", ".join(shown[:NAMES_SHOWN]) + more

@@ -1,6 +1,7 @@
 """`s3notify schema set` on a real server: its cost, its effect, and the batches after it."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -196,9 +197,27 @@ def test_a_wait_shows_how_many_objects_are_read_again(place: Place) -> None:
 
 def test_schema_show_lists_the_change(run: Run) -> None:
     of(run("schema", "set", "orders", "a string", "--yes", "--json"))
-    newest, first = of(run("schema", "show", "orders", "--json"))
+    newest, first = of(run("schema", "show", "orders", "--json"))["history"]
     assert (newest["changed"], newest["added"]) == ({"a": "bigint → string"}, {})
     assert first["changed"] == {}
+
+
+def test_schema_show_prints_the_columns_as_schema_set_takes_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nobody could see a column's type before it is changed. No word is broken on a narrow terminal."""
+    of(run("schema", "set", "orders", "a string", "--yes", "--json"))
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("schema", "show", "orders").stdout.splitlines()
+    assert lines[:2] == ["1 column, inferred", "    a string"]
+    assert all(len(line) <= 40 for line in lines)
+    said = " ".join(" ".join(lines).split())
+    change = "version 2, [0-9-]+ [0-9:]+, batch schema set: 1 column, inferred, changed 'a' bigint → string"
+    assert re.search(rf"{change} version 1, [0-9-]+ [0-9:]+, batch b: 1 column, inferred$", said), said
+    document = of(run("schema", "show", "orders", "--json"))
+    assert (document["columns"], document["inferred"]) == ({"a": "string"}, True)
+    planned = run("schema", "set", "orders", lines[1].strip(), "--dry-run")
+    assert "the columns already have these types" in planned.output
 
 
 @pytest.mark.parametrize(
@@ -246,8 +265,8 @@ def test_the_schema_of_a_clustered_table_has_the_columns_of_its_source(place: Pl
     """Otherwise the platform's own columns would be shown, too."""
     source = replace(place.source, clustered=Clustered(columns=("a",)))
     source.following("orders_clustered").follow()
-    (shown,) = of(run("schema", "show", "orders", "--asset", "orders_clustered", "--json"))
-    assert [each["name"] for each in shown["rows"]["fields"]] == ["a"]
+    shown = of(run("schema", "show", "orders", "--asset", "orders_clustered", "--json"))
+    assert shown["columns"] == {"a": "bigint"}
 
 
 def test_changed_types_need_a_rollback_of_the_table(place: Place, run: Run) -> None:

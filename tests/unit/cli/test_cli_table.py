@@ -198,7 +198,7 @@ def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
 
 def test_schema_show_and_rollback(place: Place, run: Run) -> None:
     """A rollback to the current columns keeps all rows."""
-    found = of(run("schema", "show", "orders", "--json"))
+    found = of(run("schema", "show", "orders", "--json"))["history"]
     assert [(one["version"], one["columns"]) for one in found] == [(1, 1)]
     assert [column["name"] for column in found[0]["rows"]["fields"]] == ["a"]
     before = place.objects()
