@@ -24,6 +24,7 @@ from s3notify_platform.formats.json.json_by_content import JsonByContent
 from s3notify_platform.formats.json.json_document import JsonDocument
 from s3notify_platform.formats.json.jsonl import Jsonl
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.formats.text.plain_text import Text
 from s3notify_platform.kernel.errors import UsageError
 
@@ -93,5 +94,6 @@ def check_schema(schema: pa.Schema, setting: str) -> None:
         for one in possible:
             if not one.has_type(column.type):
                 raise UsageError(
-                    f"column {column.name!r}: format {one.name} cannot have {column.type}; declare another type"
+                    f"column {column.name!r}: format {one.name} cannot have {sql_type(column.type)}; "
+                    "declare another type"
                 )

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from s3notify_platform.formats.sql_types import sql_name, sql_type
 from s3notify_platform.kernel.limits import MAX_RESCUED_PATHS
 
 Mismatches = Literal["quarantine", "rescue"]
@@ -188,7 +189,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
         return "more values than the header has names: {}".format
     if path == MISSING:
         return "no values for {}".format
-    end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
+    end = f" does not fit {sql_type(schema.field(path).type)}" if path in schema.names else " does not fit"
     end += note
     # The command is made only for the first mismatch: most paths of a block have none, and schemas may be wide.
     remedy = cache(partial(accepting, path, schema, source))
@@ -211,7 +212,8 @@ def accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
     found = next((ddl for each in schema if (ddl := _retyped(each, "", place, lists, fraction))), "")
     if not found or len(found) > _COMMAND_CHARS or "'" in found or not found.isprintable():
         return f"; `s3notify schema set {source}` changes the type of a column"
-    return f"; to accept such values: `s3notify schema set {source} '{found}'`"
+    decimals = ", or decimal(p,s) in place of double" if found.rstrip(">").endswith("double") else ""
+    return f"; to accept such values: `s3notify schema set {source} '{found}'`{decimals}"
 
 
 def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: bool) -> str:
@@ -219,7 +221,7 @@ def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: boo
     `lists` says. All other fields are left out. Returns "" if the column does not contain this place.
     """
     at, inner, around = below(above, column.name), column.type, 0
-    name = column.name if re.fullmatch(r"\w+", column.name) else "`" + column.name.replace("`", "``") + "`"
+    name = sql_name(column.name)
     while pa.types.is_list(inner):
         inner, around = inner.value_type, around + 1
     if at == place:

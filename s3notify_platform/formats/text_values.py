@@ -15,6 +15,7 @@ from s3notify_platform.formats.arrow_values import check_held, timestamps
 from s3notify_platform.formats.notation import Written
 from s3notify_platform.formats.records import ColumnMismatches
 from s3notify_platform.formats.rescue import below, fitted
+from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.formats.value_patterns import FORMS
 
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
@@ -38,7 +39,7 @@ def values_of(
         return texts.cast(kind)
     if pa.types.is_nested(kind):
         if pc.any(pc.not_equal(texts, "")).as_py():
-            raise pa.ArrowInvalid(f"a text is not a {kind}")
+            raise pa.ArrowInvalid(f"a text is not a {sql_type(kind)}")
         return pa.nulls(len(texts), kind)
     if pa.types.is_timestamp(kind):
         texts = pc.utf8_trim_whitespace(texts)

@@ -28,6 +28,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from s3notify_platform.formats.rescue import mismatch_reason
+from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.formats.text_values import values_of
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectMeta
@@ -116,7 +117,8 @@ def _object_columns(partition_columns: str, metadata_columns: str, payload_colum
             raise UsageError(f"partition_columns {partition_columns!r}: names that begin with _ are reserved")
         if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
             raise UsageError(
-                f"partition_columns {partition_columns!r}: a part of a key cannot be {column.type}: use string"
+                f"partition_columns {partition_columns!r}: a part of a key cannot be {sql_type(column.type)}: "
+                "use string"
             )
     named = [name.strip() for name in metadata_columns.split(",")] if metadata_columns.strip() else []
     for name in named:

@@ -15,6 +15,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.delta.metadata import LINEAGE, delta_schema, united
+from s3notify_platform.table.type_changes import ddl
 
 SOURCE: Final = "s3notify.source"
 """Property of the table: the parsing schema, as Spark's JSON."""
@@ -239,7 +240,7 @@ class _Merge:
                 nulls = old["valueContainsNull"] or new["valueContainsNull"]
                 return {**old, "keyType": key, "valueType": value, "valueContainsNull": nulls}
         if strict and old != new:
-            raise UsageError(f"column {path!r} is {_name(old)} in the table and now {_name(new)}")
+            raise UsageError(f"column {path!r} is {ddl(old)} in the table and now {ddl(new)}")
         return old
 
     def fields(self, old: list[Any], new: list[Any], path: str, level: int) -> list[Any]:
@@ -310,7 +311,7 @@ def _added(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
                 if column["name"] in known:
                     yield from _added(known[column["name"]], column["type"], place)
                 else:
-                    yield place, _name(column["type"])
+                    yield place, ddl(column["type"])
         case "array", "array":
             yield from _added(old["elementType"], new["elementType"], f"{path}[]")
         case "map", "map":
@@ -323,18 +324,3 @@ def _kind(kind: Any) -> str:
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _name(kind: Any) -> str:
-    """Returns the type as a text for people."""
-    match _kind(kind):
-        case "struct":
-            return (
-                f"struct<{', '.join(part['name'] + ': ' + _name(part['type']) for part in kind['fields'])}>"
-            )
-        case "array":
-            return f"array<{_name(kind['elementType'])}>"
-        case "map":
-            return f"map<{_name(kind['keyType'])}, {_name(kind['valueType'])}>"
-        case _:
-            return str(kind)

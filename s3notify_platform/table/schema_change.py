@@ -38,11 +38,7 @@ class Contradiction:
     column: Json
 
     def __str__(self) -> str:
-        return f"column {self.path!r} is {_shown(self.old)} in the table and now {_shown(self.new)}"
-
-
-def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else ddl(kind)
+        return f"column {self.path!r} is {ddl(self.old)} in the table and now {ddl(self.new)}"
 
 
 def contradictions(pinned: str, now: str) -> Iterator[Contradiction]:

@@ -128,7 +128,7 @@ def ddl(kind: Any) -> str:
         case "map":
             return f"map<{ddl(kind['keyType'])},{ddl(kind['valueType'])}>"
         case _:
-            return _DDL.get(kind, str(kind))
+            return _DDL.get(str(kind), str(kind))
 
 
 def column_ddl(name: str, kind: Any) -> str:

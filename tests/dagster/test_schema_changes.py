@@ -37,11 +37,11 @@ def test_the_check_passes_for_added_fields_and_fails_for_mismatches(site_of: Cal
 
     site.write(2, body=b'{"id": 2, "fresh": {"x": 1}}\n')
     site.settle()
-    assert site.batch()["batch_schema_added"] == {"fresh": "struct<x: long>"}
+    assert site.batch()["batch_schema_added"] == {"fresh": "struct<x bigint>"}
     columns = {column.name: column.type for column in site.metadata(2)["dagster/column_schema"].columns}
     assert columns["fresh"] == "struct<x:bigint>"
     passed, found = said(site)
-    assert (passed, found["added"]) == (True, {"fresh": "struct<x: long>"})
+    assert (passed, found["added"]) == (True, {"fresh": "struct<x bigint>"})
     assert found["batch"] == site.metadata(2)["batch"]
     assert found["table_version"] == site.metadata(2)["table_version"]
 

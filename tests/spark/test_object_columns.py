@@ -114,7 +114,7 @@ def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3
     (reject,) = lake.rejects()
     assert (reject["_key"], reject["reason"]) == (
         "raw/dt=no/c.jsonl",
-        "dt: 'no' does not fit date32[day], in its key",
+        "dt: 'no' does not fit date, in its key",
     )
     seconds = [modified(lake, f"{EU}a.jsonl"), modified(lake, "dt=2026-01-02/b.jsonl")]
     of_store = [{"_modified": at, "_size": 10, "_version": None} for at in seconds]
@@ -242,6 +242,6 @@ def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
     assert more.values()[1] == {"id": 3, "amount": None, "o": None, "later": DAY}
     more.put("c.jsonl", [{"id": 4}])
     with pytest.raises(
-        UsageError, match=r"schema_hints: column 'id' is long in the table and now string: .*take it out"
+        UsageError, match=r"schema_hints: column 'id' is bigint in the table and now string: .*take it out"
     ):
         more.with_source(schema_hints="id string").ingest()

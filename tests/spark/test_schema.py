@@ -158,7 +158,7 @@ def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake]
     lake.put("big.jsonl", body)
     result = lake.ingest()
     (slot,) = result.slots.values()
-    assert (slot.ok, slot.mismatches, result.schema_added) == (True, {"n": 1}, {"late": "struct<x: double>"})
+    assert (slot.ok, slot.mismatches, result.schema_added) == (True, {"n": 1}, {"late": "struct<x double>"})
     rows = lake.values()
     assert sorted(row["n"] for row in rows if row["n"] is not None) == [*range(-1, 1001)]
     assert [row["late"] for row in rows if row["late"]] == [{"x": 1.5}]
@@ -279,7 +279,7 @@ def test_declared_schema_replaces_an_inferred_one_for_later_objects(lake: Lake) 
     ]
     contradicting = lake.with_source(schema="id string")
     contradicting.put("c.jsonl", [{"id": "3"}])
-    with pytest.raises(UsageError, match="column 'id' is long in the table and now string"):
+    with pytest.raises(UsageError, match="column 'id' is bigint in the table and now string"):
         contradicting.ingest()
 
 

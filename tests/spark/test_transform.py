@@ -81,7 +81,7 @@ def test_transform_that_changes_a_type_is_refused(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(1)))
     lake.put("a.jsonl", [{"id": 2}])
-    with pytest.raises(UsageError, match="column 'x' is integer in the table and now string"):
+    with pytest.raises(UsageError, match="column 'x' is int in the table and now string"):
         lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit("1")))
     lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(2)))
     assert lake.values() == [{"id": 2, "x": 2}]

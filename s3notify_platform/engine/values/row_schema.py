@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.kernel.slots import Slot
 
 R = TypeVar("R")
@@ -35,9 +36,6 @@ AS_JSON: Final[Mapping[str, Any]] = {"json": True}
 
 _ARROW: Final[Mapping[Any, pa.DataType]] = {
     int: pa.int64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary(), Slot: pa.int32(), Task: pa.int32(),
-}  # fmt: skip
-_DDL: Final = {
-    pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string", pa.bool_(): "boolean", pa.binary(): "binary",
 }  # fmt: skip
 
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
@@ -97,7 +95,7 @@ class Rows(Generic[R]):
             for name, column in columns.items():
                 assert types.setdefault(name, column.type) == column.type, f"two types of column {name}"
         self.schema = pa.schema(list(types.items()))
-        self.ddl = ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in self.schema)
+        self.ddl = ", ".join(f"`{column.name}` {sql_type(column.type)}" for column in self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rows, (self._kinds, self._prefix)

@@ -32,6 +32,7 @@ from s3notify_platform.formats.rescue import (
     text_of,
     unnamed_in,
 )
+from s3notify_platform.formats.sql_types import sql_type
 
 
 def fit_rows(table: pa.Table, target: Target) -> Parsed:
@@ -110,7 +111,7 @@ def _column(
             fraction = pa.types.is_floating(values.type)
             remedy = accepting(path if scalar else "", target.schema, target.name, fraction)
             raise pa.ArrowInvalid(
-                f"column {column.name!r} does not fit {column.type}: {shortened(str(error))}{remedy}"
+                f"column {column.name!r} does not fit {sql_type(column.type)}: {shortened(str(error))}{remedy}"
             ) from error
     return fitted(values, column.type, _cast, single)
 
@@ -124,7 +125,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if (pa.types.is_temporal(kind) and not (pa.types.is_temporal(found) or _is_text(found))) or (
         pa.types.is_boolean(kind) and not (pa.types.is_boolean(found) or _is_text(found))
     ):
-        raise pa.ArrowInvalid(f"{found} is not a {kind}")  # a cast would have to guess
+        raise pa.ArrowInvalid(f"{sql_type(found)} is not a {sql_type(kind)}")  # a cast would have to guess
     if pa.types.is_integer(found) and pa.types.is_decimal(kind):
         # A cast compares the digits that the two types allow, not the digits of the values.
         values = pc.cast(values, pa.decimal128(20, 0))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.formats.arrow_values import timestamps
+from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_RULE_DIGITS
 from s3notify_platform.source.rules.grammar import Literal, Node, Operand
@@ -118,7 +119,7 @@ def _of_operands(name: str, operands: Sequence[_Bound]) -> Evaluate:
         return lambda _: None  # the type is unknown, so the predicate cannot be evaluated
     if name == "true":
         if not pa.types.is_boolean(first.type):
-            raise UsageError(f"{first.said!r} is {first.type}, not a boolean: compare it")
+            raise UsageError(f"{first.said!r} is {sql_type(first.type)}, not a boolean: compare it")
         return first.values
     if name == "like":
         pattern = operands[1].value
@@ -176,7 +177,7 @@ def _literal(column: _Bound, literal: Literal) -> tuple[pa.DataType, pa.Scalar]:
         return kind, pa.scalar(value)
     elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _time(kind, literal, value)
-    raise UsageError(f"{column.said!r} is {kind}, and cannot be compared with {value!r}")
+    raise UsageError(f"{column.said!r} is {sql_type(kind)}, and cannot be compared with {value!r}")
 
 
 def _exactly(kind: pa.DataType, value: Decimal) -> tuple[pa.DataType, pa.Scalar]:
@@ -226,5 +227,6 @@ def _common(left: _Bound, right: _Bound) -> pa.DataType:
     if first.equals(second) and (pa.types.is_string(first) or pa.types.is_boolean(first)):
         return first
     raise UsageError(
-        f"{left.said!r} is {first}, and cannot be compared with {right.said!r}, which is {second}"
+        f"{left.said!r} is {sql_type(first)}, and cannot be compared with {right.said!r}, "
+        f"which is {sql_type(second)}"
     )

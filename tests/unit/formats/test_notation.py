@@ -120,12 +120,12 @@ def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
     assert {row["amount"] for row in found} == {Decimal("1234.50")}
     assert {row["at"] for row in found} == {datetime(2026, 2, 1, 7, 5, tzinfo=UTC)}
     assert sorted(reasons) == [
-        "amount: '1,234' does not fit decimal128(12, 2), written with a decimal comma (decimal_comma)",
-        "amount: '1.2345,0' does not fit decimal128(12, 2), written with a decimal comma (decimal_comma)",
-        "amount: '12.50' does not fit decimal128(12, 2), written with a decimal comma (decimal_comma)",
-        "at: '2026-01-31T07:05:00Z' does not fit timestamp[us, tz=UTC], written as d.M.yy H:mm (timestamp_format)",
-        "day: '2026-01-31' does not fit date32[day], written as dd.MM.yyyy (date_format)",
-        "day: '31.02.2026' does not fit date32[day], written as dd.MM.yyyy (date_format)",
+        "amount: '1,234' does not fit decimal(12,2), written with a decimal comma (decimal_comma)",
+        "amount: '1.2345,0' does not fit decimal(12,2), written with a decimal comma (decimal_comma)",
+        "amount: '12.50' does not fit decimal(12,2), written with a decimal comma (decimal_comma)",
+        "at: '2026-01-31T07:05:00Z' does not fit timestamp, written as d.M.yy H:mm (timestamp_format)",
+        "day: '2026-01-31' does not fit date, written as dd.MM.yyyy (date_format)",
+        "day: '31.02.2026' does not fit date, written as dd.MM.yyyy (date_format)",
     ]
     rescued, reasons = take(form, body, schema, rescue=True)
     assert reasons == []
@@ -155,7 +155,7 @@ def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
     schema = pa.schema([("at", UTC_TIME)])
     found, reasons = take(form, body_of(fmt, [*rows, {"at": "2026-03-29T02:30:00"}]), schema)
     assert [row["at"] for row in found] == [*texts.values()]
-    assert reasons == ["at: '2026-03-29T02:30:00' does not fit timestamp[us, tz=UTC]"]
+    assert reasons == ["at: '2026-03-29T02:30:00' does not fit timestamp"]
     local, _ = take(form, body_of(fmt, rows[:1]), pa.schema([("at", TIME)]))
     assert local == [{"at": datetime(2026, 1, 31, 12)}]
     patterned = form_of(fmt, time_zone="America/New_York", timestamp_format="dd.MM.yyyy HH:mm[X]")

@@ -93,9 +93,9 @@ def test_columns_without_values_leave_the_schema() -> None:
     site.commit("k2", columns(a="long", c="long"), a=[2], c=[3])
     events = schema_history(site.table.reader)
     assert [(each.event.version, dict(each.added)) for each in events] == [
-        (4, {"c": "long"}),
+        (4, {"c": "bigint"}),
         (3, {}),
-        (2, {"b": "long", "s": "struct<x: long>"}),
+        (2, {"b": "bigint", "s": "struct<x bigint>"}),
         (1, {}),
     ]
 

@@ -87,7 +87,7 @@ def test_hints_are_compared_with_the_types_of_the_input(transformed: bool) -> No
     """Hints are compared with the types of the input, whether the source has a transform or not."""
     table = opened(TableSchema(source=TABLE.source, rows=columns(other="long"), inferred=True))
     check_declared_types(source(schema_hints="a bigint, new date"), table, transformed=transformed)
-    with pytest.raises(UsageError, match="schema_hints: column 'a' is long in the table and now string"):
+    with pytest.raises(UsageError, match="schema_hints: column 'a' is bigint in the table and now string"):
         check_declared_types(source(schema_hints="a string"), table, transformed=transformed)
 
 

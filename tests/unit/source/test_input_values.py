@@ -56,7 +56,7 @@ def input_of(**settings: Any) -> Input:
             {"expect": "b > 0", "schema": "a int"},
             "expect: rule 'b > 0': there is no column 'b', only a; correct",
         ),
-        ({"expect": "a > 'x'", "schema": "a int"}, "'a' is int32, and cannot be compared with 'x'"),
+        ({"expect": "a > 'x'", "schema": "a int"}, "'a' is int, and cannot be compared with 'x'"),
         (
             {"expect_warn": "a > 0", "format": "text"},
             "expect_warn: rule 'a > 0': there is no column 'a', only value",

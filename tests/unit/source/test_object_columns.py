@@ -138,7 +138,7 @@ def test_columns_have_the_order_of_the_settings() -> None:
         ({"partition_columns": "dt date, DT string"}, "'dt' is there twice"),
         ({"partition_columns": "_dt date"}, "names that begin with _ are reserved"),
         ({"partition_columns": "_key string"}, "names that begin with _ are reserved"),
-        ({"partition_columns": "dt array<int>"}, "a part of a key cannot be list"),
+        ({"partition_columns": "dt array<int>"}, "a part of a key cannot be array<int>"),
         ({"partition_columns": "dt binary"}, "a part of a key cannot be binary: use string"),
         ({"partition_columns": "dt varchar(3)"}, r"no column can have the type varchar\(3\) here"),
         ({"partition_columns": "dt interval"}, "no column can have the type interval here"),

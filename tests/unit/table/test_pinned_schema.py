@@ -43,7 +43,7 @@ class TestPinned:
         assert not is_same(first, None)
 
     def test_contradiction_names_the_column(self) -> None:
-        with pytest.raises(UsageError, match="column 'a' is long in the table and now string"):
+        with pytest.raises(UsageError, match="column 'a' is bigint in the table and now string"):
             pinned(pinned(a="long"), a="string")
 
     @pytest.mark.parametrize("names", [("a",), ("a b", "c")])
@@ -114,9 +114,9 @@ class TestMerged:
         ), found
         assert added_fields(json.dumps(old), found) == {
             "o.l[].q": "string",
-            "o.y": "array<long>",
+            "o.y": "array<bigint>",
             "m.value.w": "date",
-            "z": "struct<u: long>",
+            "z": "struct<u bigint>",
         }
         assert json.loads(merged(found, json.dumps(old), strict=True)) == json.loads(found)
         lost = merged(json.dumps(struct(("a", "long"), nullable=False)), json.dumps(struct()), strict=True)
@@ -125,8 +125,8 @@ class TestMerged:
     @pytest.mark.parametrize(
         ("inner", "reason"),
         [
-            ("string", "'o.x' is long in the table and now string"),
-            ({"type": "struct", "fields": []}, "'o.x' is long in the table and now struct<>"),
+            ("string", "'o.x' is bigint in the table and now string"),
+            ({"type": "struct", "fields": []}, "'o.x' is bigint in the table and now struct<>"),
         ],
     )
     def test_contradiction_inside_a_column_names_its_path(self, inner: Any, reason: str) -> None:

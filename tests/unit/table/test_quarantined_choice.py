@@ -17,14 +17,14 @@ def test_choice_selects_failing_objects_by_reason_and_key():
 @pytest.mark.parametrize(
     ("reason", "chosen"),
     [
-        ("n: 'x' does not fit int64", True),
+        ("n: 'x' does not fit bigint", True),
         ("n.x: 'x' does not fit", True),
         ("n[2].x: 'x' does not fit", True),
         ("`n`: 'x' does not fit", True),
-        ("2 more, the first: n: 'x' does not fit int64", True),
-        ("Parquet: row group 0: column 'n' does not fit int64: overflow", True),
-        ("nn: 'x' does not fit int64", False),
-        ("m: 'n: x' does not fit int64", False),
+        ("2 more, the first: n: 'x' does not fit bigint", True),
+        ("Parquet: row group 0: column 'n' does not fit bigint: overflow", True),
+        ("nn: 'x' does not fit bigint", False),
+        ("m: 'n: x' does not fit bigint", False),
         ("field 'n' is not in the schema", False),
     ],
 )

@@ -95,7 +95,7 @@ def test_contradictions_are_found_by_path() -> None:
     """Otherwise columns that only one schema has, or a difference in nullability, would count as contradictions."""
     now = columns(a="long", s=struct(x="string", z="long"), new="date", b="decimal(5, 2)")
     assert [str(each) for each in contradictions(KNOWN.rows, now)] == [
-        "column 's.x' is long in the table and now string"
+        "column 's.x' is bigint in the table and now string"
     ]
     assert not [*contradictions("{}", now)]
 
@@ -131,7 +131,7 @@ def test_command_names_the_slot_asset_or_the_setting() -> None:
     with pytest.raises(UsageError, match="'a string' --asset daily`"):
         check_types("orders", KNOWN.rows, columns(a="string"), asset="daily")
     with pytest.raises(
-        UsageError, match=r"^schema_hints: column 'a' is long .* otherwise take it out of schema_hints"
+        UsageError, match=r"^schema_hints: column 'a' is bigint .* otherwise take it out of schema_hints"
     ):
         check_types("orders", KNOWN.rows, columns(a="string"), setting="schema_hints")
 

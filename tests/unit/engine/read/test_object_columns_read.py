@@ -149,7 +149,7 @@ def test_an_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: 
     assert (result.rows, result.rejects, result.complete) == (1, 1, True)
     (reject,) = rows(place, rejects=True)
     assert reject["_key"] == "raw/dt=yesterday/a"
-    assert reject["reason"] == "dt: 'yesterday' does not fit date32[day], in its key"
+    assert reject["reason"] == "dt: 'yesterday' does not fit date, in its key"
     assert [row["a"] for row in rows(place)] == [4]
     (result,) = place.run("2").slots.values()
     assert result.status == "unchanged"
@@ -164,7 +164,7 @@ def test_a_big_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministac
     place.put("dt=2026-01-01/a", *range(1000, 1009))
     found, rejects, outcomes = in_parts(place, "dt=yesterday/a")
     assert ([row["reason"] for row in rejects], found) == (
-        ["dt: 'yesterday' does not fit date32[day], in its key"], [],
+        ["dt: 'yesterday' does not fit date, in its key"], [],
     )  # fmt: skip
     assert [(one.status, one.rejects, one.reach_end, one.gets) for one in outcomes] == [("ok", 1, True, 0)]
     found, rejects, outcomes = in_parts(place, "dt=2026-01-01/a")
