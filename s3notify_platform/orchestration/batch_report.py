@@ -1,7 +1,8 @@
 """The report at the end of a batch: the summary, and the results of those checks that the batch's run can evaluate.
 
-So these checks need no separate runs. `schema_changes` is about this batch. `chains_settled` repeats the state in the
-sensor's cursor. `complete` repeats the last sweep's result, or reports this batch if it compared the whole bucket.
+So these checks need no separate runs. `schema_changes` is about this batch. `quarantine` is about the table
+after the batch. `chains_settled` repeats the state in the sensor's cursor. `complete` repeats the last sweep's result,
+or reports this batch if it compared the whole bucket.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from s3notify_platform.orchestration.check_results import (
     Event,
     as_swept,
     chains_as_seen,
+    quarantine_facts,
     schema_evaluation,
     swept_whole,
 )
@@ -24,7 +26,7 @@ from s3notify_platform.orchestration.sensor_views import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.source_summary import BatchNumbers, SourceNow
 from s3notify_platform.source.source import Source
-from s3notify_platform.table.snapshot import Absent
+from s3notify_platform.table.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +50,14 @@ class BatchReport:
         """
         instance, name = context.instance, self.source.name
         state = sensor_state(instance, name, self.source.location.records())
-        done = self.numbers.done
+        done, found = self.numbers.done, self._snapshot(context)
         yield dg.AssetMaterialization(
-            f"{name}_summary", metadata=self.numbers.metadata() | self._now(context, state)
+            f"{name}_summary", metadata=self.numbers.metadata() | self._now(context, found, state)
         )
         if not self.ingested:
             return
+        if found is not None:
+            yield dg.AssetCheckEvaluation(**quarantine_facts(name, found))
         yield schema_evaluation(name, done, batch=self.numbers.batch)
         if state is not None:
             yield chains_as_seen(name, state, besides=self.numbers.batch)
@@ -62,28 +66,36 @@ class BatchReport:
         elif (swept := as_swept(instance, name)) is not None:
             yield swept
 
-    def _now(self, context: dg.AssetExecutionContext, state: SensorState | None) -> dict[str, Any]:
-        """Metadata of the source's state after the run. The method uses the table snapshot in memory, and does not read
-        the newest snapshot.
-        """
+    def _snapshot(self, context: dg.AssetExecutionContext) -> Snapshot | None:
+        """The table after the run: the snapshot in memory. Only a run without one reads the newest snapshot."""
         table = self.source.table()
         try:
             found = table.memory.kept() or table.newest()
-            if isinstance(found, Absent):
-                return {}
-            every = self.source.location.all_slots() if self.everything else self.numbers.done.slots
-            now = SourceNow(
-                source=self.source,
-                snapshot=found,
-                state=state,
-                codes={name: code for name, code in self.settings.code_versions.items() if code},
-                batch=self.numbers.batch,
-                done={slot for slot in every if slot not in self.failed},
-                failed=self.failed,
-                created={
-                    each.generation for each in self.numbers.done.slots.values() if each.status == "committed"
-                },
-            )
+        except S3NotifyError as error:  # all slots are committed, so the run goes on
+            context.log.warning("the report lacks the state of the table: %s", error)
+            return None
+        return found if isinstance(found, Snapshot) else None
+
+    def _now(
+        self, context: dg.AssetExecutionContext, found: Snapshot | None, state: SensorState | None
+    ) -> dict[str, Any]:
+        """Metadata of the source's state after the run, from this snapshot."""
+        if found is None:
+            return {}
+        every = self.source.location.all_slots() if self.everything else self.numbers.done.slots
+        now = SourceNow(
+            source=self.source,
+            snapshot=found,
+            state=state,
+            codes={name: code for name, code in self.settings.code_versions.items() if code},
+            batch=self.numbers.batch,
+            done={slot for slot in every if slot not in self.failed},
+            failed=self.failed,
+            created={
+                each.generation for each in self.numbers.done.slots.values() if each.status == "committed"
+            },
+        )
+        try:
             return now.metadata()
         except S3NotifyError as error:  # all slots are committed, so the run goes on
             context.log.warning("the summary lacks the state of the slots: %s", error)

@@ -11,6 +11,7 @@ import dagster as dg
 
 from s3notify_platform.engine.batch.batches import SensorState
 from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.explain.table_facts import TableFacts
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import OVERDUE_SECONDS
@@ -18,11 +19,13 @@ from s3notify_platform.orchestration.dagster_internals import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
+from s3notify_platform.table.snapshot import Snapshot
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 COMPLETE: Final = "complete"
 SETTLED: Final = "chains_settled"
+QUARANTINE: Final = "quarantine"
 SCHEMA: Final = "schema_changes"
 
 VERSION: Final = "table_version"
@@ -59,6 +62,32 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCh
             "mismatches": dg.MetadataValue.json(dict(mismatches)),
         },
     )
+
+
+def quarantine_facts(name: str, snapshot: Snapshot | None) -> dict[str, Any]:
+    """The arguments of the result of `quarantine`. The check fails while a record or an object of the snapshot is in
+    quarantine. The result names no keys, because `erase` cannot remove keys from Dagster's log. Pure.
+    """
+    facts = TableFacts.of(snapshot)
+    counts = {
+        "failing object": facts.total(lambda slot: slot.failing),
+        "rejected record": facts.total(lambda slot: slot.rejects),
+    }
+    shown = ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
+    return {
+        "asset_key": dg.AssetKey(name),
+        "check_name": QUARANTINE,
+        "passed": not shown,
+        "severity": dg.AssetCheckSeverity.WARN,
+        "description": f"In quarantine: {shown}; `s3notify quarantine list {name}` shows where and why"
+        if shown
+        else None,
+        "metadata": {
+            "failing_objects": counts["failing object"],
+            "rejected_records": counts["rejected record"],
+            "slots": sum(bool(slot.failing or slot.rejects) for slot in facts.slots.values()),
+        },
+    }
 
 
 def overdue(state: SensorState, *, besides: str = "") -> list[str]:

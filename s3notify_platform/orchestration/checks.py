@@ -1,4 +1,4 @@
-"""Asset checks of a source: missed changes (bucket against state), settled chains, schema changes.
+"""Asset checks of a source: missed changes (bucket against state), settled chains, quarantine, schema changes.
 
 The first check is the sweep, which also merges the small files of all tables of the source, and tags committed objects.
 The results name slots, but no keys, because Dagster's log cannot be erased.
@@ -23,11 +23,13 @@ from s3notify_platform.orchestration.batch_tags import tag_objects
 from s3notify_platform.orchestration.check_results import (
     COMPLETE,
     EVALUATED,
+    QUARANTINE,
     REPAIRED,
     SCHEMA,
     SETTLED,
     SWEPT,
     VERSION,
+    quarantine_facts,
 )
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.sensor_views import sensor_state
@@ -48,6 +50,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         "Each batch repeats the last sweep's result. The sweep also merges small files.",
         SETTLED: "Fails if a batch has been open for more than an hour. The sweep removes chains that ended a week "
         "ago.",
+        QUARANTINE: "Fails while a record or an object is in quarantine, because it could not be read. All other "
+        f"records are committed. `s3notify quarantine list {assets.name}` shows the reasons.",
         SCHEMA: "Shows the fields that a batch added to the schema (existing rows do not change), and the values "
         "that do not fit their columns. Only these values make the check fail.",
     }
@@ -68,6 +72,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
                     tag_objects(context.op_execution_context, io)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
+                case "quarantine":
+                    yield in_quarantine(io)
                 case _:
                     yield schema_changes(io, context.instance)
 
@@ -225,6 +231,18 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
             "overdue_batches": dg.MetadataValue.json([chain.tag for chain in overdue][:20]),
         },
     )
+
+
+def in_quarantine(io: SlotIOManager) -> dg.AssetCheckResult:
+    """Counts the quarantine of the newest version. A refused table fails the check. Requests: those of
+    `LogTable.newest`.
+    """
+    try:
+        found = io.source.table().newest()
+    except (CorruptError, UsageError) as error:
+        refused = {"passed": False, "description": f"Unknown: {error}", "metadata": {}}
+        return dg.AssetCheckResult(**quarantine_facts(io.name, None) | refused)
+    return dg.AssetCheckResult(**quarantine_facts(io.name, found if isinstance(found, Snapshot) else None))
 
 
 def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:

@@ -256,7 +256,9 @@ def test_sources_of_a_folder_are_loaded_side_by_side(folder: Path) -> None:
         f"{source}_{part}" for source in ("orders", "clicks") for part in ("slots", "spark", "s3", "dynamodb")
     }
     graph = defs.resolve_asset_graph()
-    assert {key.name for key in graph.asset_check_keys} == {"complete", "chains_settled", "schema_changes"}
+    assert {key.name for key in graph.asset_check_keys} == {
+        *("complete", "chains_settled", "quarantine", "schema_changes"),
+    }
     for source, slots in {"orders": 1000, "clicks": 100}.items():
         parts = graph.get(dg.AssetKey(source)).partitions_def
         assert isinstance(parts, dg.StaticPartitionsDefinition)

@@ -15,14 +15,14 @@ from dagster._core.storage.event_log.base import AssetRecord
 from s3notify_platform.explain.prices import dollars
 from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.orchestration import S3NotifyComponent
-from s3notify_platform.orchestration.check_results import COMPLETE, SCHEMA, SETTLED
+from s3notify_platform.orchestration.check_results import COMPLETE, QUARANTINE, SCHEMA, SETTLED
 from s3notify_platform.orchestration.upkeep import beat_seconds, freshness_policy
 from s3notify_platform.protocols.keyspace import Put
 from tests.support.cursors import store_cursor
 from tests.support.site import Site
 
 TRANSFORMS = "tests.support.transforms"
-CHECKS = (COMPLETE, SETTLED, SCHEMA)
+CHECKS = (COMPLETE, SETTLED, QUARANTINE, SCHEMA)
 
 
 LATEST = {"key": "id", "order_by": "amount"}
@@ -102,7 +102,8 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
     site.settle()
     store_cursor(site, site.cursor or "")
     first = evaluations(site)
-    assert {name: each.passed for name, each in first.items()} == {COMPLETE: True, SCHEMA: True}
+    passed = {name: each.passed for name, each in first.items()}
+    assert passed == dict.fromkeys((COMPLETE, QUARANTINE, SCHEMA), True)
     site.write(3)
     site.settle()
     assert current(site) == {*CHECKS}
@@ -120,6 +121,36 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
     assert repeated.passed, "the missed changes are committed"
     assert repeated.metadata["found_by_sweep"].value == 1
     assert repeated.metadata["swept"] == found.metadata["swept"]
+
+
+def test_a_check_warns_while_something_is_in_quarantine(site_of: Callable[..., Site]) -> None:
+    """Otherwise all checks would be green although a record or a whole object is not in the table. The description must
+    name the command that lists them, but no key. An executed check must say the same as the batch's.
+    """
+    site = site_of(max_attempts=2, transform=f"{TRANSFORMS}.unlucky_in_python")
+    site.write(1, body=site.line(1) + b"{broken\n" + b"{broken, too\n")
+    site.settle()
+    found = evaluations(site)[QUARANTINE]
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    listed = "`s3notify quarantine list orders` shows where and why"
+    assert found.description == f"In quarantine: 2 rejected records; {listed}"
+    site.write(13)
+    site.settle()
+    found = evaluations(site)[QUARANTINE]
+    assert found.description == f"In quarantine: 1 failing object, 2 rejected records; {listed}"
+    assert {name: value.value for name, value in found.metadata.items()} == {
+        "failing_objects": 1,
+        "rejected_records": 2,
+        "slots": 2,
+    }
+    again = site.sweep()[QUARANTINE]
+    assert (again.passed, again.severity) == (found.passed, found.severity)
+    assert (again.description, again.metadata) == (found.description, found.metadata)
+    site.write(1)
+    site.delete(13)
+    site.settle()
+    found = evaluations(site)[QUARANTINE]
+    assert (found.passed, found.description) == (True, None)
 
 
 def test_the_check_of_a_refused_sweep_fails_until_the_next_sweep(
