@@ -58,7 +58,8 @@ class BatchReport:
             return
         if found is not None:
             yield dg.AssetCheckEvaluation(**quarantine_facts(name, found))
-        yield schema_evaluation(name, done, batch=self.numbers.batch)
+        rescued = self.source.input.mismatches == "rescue"
+        yield schema_evaluation(name, done, batch=self.numbers.batch, rescued=rescued)
         if state is not None:
             yield chains_as_seen(name, state, besides=self.numbers.batch)
         if self.everything and not self.failed:

@@ -4,7 +4,8 @@ Dagster ignores a check's result that is older than the asset's last materializa
 run. So each batch reports all checks.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -12,7 +13,7 @@ import dagster as dg
 from s3notify_platform.engine.batch.batches import SensorState
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.explain.table_facts import TableFacts
-from s3notify_platform.formats.rescue import added
+from s3notify_platform.formats.rescue import EXTRA, MISSING, added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.dagster_internals import (
@@ -43,18 +44,25 @@ evaluation may have an older result, if a batch reported that result during the 
 """
 
 
-def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCheckEvaluation:
+def schema_evaluation(name: str, done: BatchResult, *, batch: str, rescued: bool) -> dg.AssetCheckEvaluation:
     """The result of `schema_changes`: the fields that a batch added to the schema. The check fails if values did not
-    fit their columns.
+    fit their columns. `rescued`: the source keeps such values in `_rescued`.
     """
     mismatches = added(each.mismatches for each in done.slots.values())
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
+    kept = (
+        "The column `_rescued` keeps them"
+        if rescued
+        else f"To see their records: `s3notify quarantine list {name}`"
+    )
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(name),
         check_name=SCHEMA,
         passed=not mismatches,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Values that do not fit their columns: {columns}" if mismatches else None,
+        description=f"Values that do not fit their columns: {columns}. {kept}{_retyping(name, mismatches)}"
+        if mismatches
+        else None,
         metadata={
             VERSION: max((each.generation for each in done.slots.values()), default=0),
             "batch": batch,
@@ -62,6 +70,13 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCh
             "mismatches": dg.MetadataValue.json(dict(mismatches)),
         },
     )
+
+
+def _retyping(name: str, paths: Collection[str]) -> str:
+    """The sentence with the command that changes a type; "" if lines of CSV only have too many or too few values."""
+    typed = [path for path in paths if path not in {EXTRA, MISSING}]
+    column = next((path for path in typed if re.fullmatch(r"\w+", path)), "COLUMN")
+    return f". To change a type: `s3notify schema set {name} '{column} TYPE'`" if typed else ""
 
 
 def quarantine_facts(name: str, snapshot: Snapshot | None) -> dict[str, Any]:

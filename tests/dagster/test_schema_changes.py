@@ -14,6 +14,14 @@ from s3notify_platform.stores.counting import CountingStore
 from tests.support.site import Site
 
 
+def described(site: Site) -> str | None:
+    """The description of the check's result, from the last batch."""
+    key = dg.AssetCheckKey(dg.AssetKey(site.name), "schema_changes")
+    (record,) = site.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    assert record.evaluation is not None
+    return record.evaluation.description
+
+
 def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
     """The check's result and metadata, from the last batch. With `again`, first executes the check as a person does."""
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "schema_changes")
@@ -26,7 +34,7 @@ def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
 
 def test_the_check_passes_for_added_fields_and_fails_for_mismatches(site_of: Callable[..., Site]) -> None:
     """The metadata must list the added fields. For values that do not fit, the metadata must list the columns, with the
-    number of values.
+    number of values. The description must name the commands that help: otherwise a reader of the UI could not go on.
     """
     site = site_of(schema=None)
     site.write(1)
@@ -51,6 +59,10 @@ def test_the_check_passes_for_added_fields_and_fails_for_mismatches(site_of: Cal
     assert site.metadata(3)["values_that_do_not_fit"] == 3
     passed, found = said(site)
     assert (passed, found["added"], found["mismatches"]) == (False, {}, {"id": 2, "fresh.x": 1})
+    assert described(site) == (
+        "Values that do not fit their columns: id (2), fresh.x (1). To see their records: `s3notify quarantine list "
+        "orders`. To change a type: `s3notify schema set orders 'id TYPE'`"
+    )
     assert said(site, again=True)[0] is False, "there is no new batch"
     site.write(4)
     site.settle()
@@ -79,6 +91,10 @@ def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Si
     (row,) = rescuing.io.load([1]).select("id", "amount", "_rescued").toArrow().to_pylist()
     assert row == {"id": 1, "amount": None, "_rescued": '{"amount":"much"}'}
     assert rescuing.batch()["batch_mismatches"] == {"amount": 1}
+    assert described(rescuing) == (
+        "Values that do not fit their columns: amount (1). The column `_rescued` keeps them. To change a type: "
+        "`s3notify schema set orders 'amount TYPE'`"
+    )
 
     given = site_of(name="given")
     given.write(1, body=b'{"id": 1, "note": "x"}\n{"id": 2, "note": null}\n')
