@@ -83,6 +83,8 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     backfill, force             read unchanged objects again, on request
     sweep                       a full LIST compared with the committed state
     quarantine, retry           records and objects that could not be read; a request to read them again
+    rejected record             a record in quarantine; a damaged Parquet file counts as one
+    failing object              an object in quarantine: it could not be read to its end
     mismatch, rescued value     a value that does not fit its column; the same value, kept in `_rescued`
     notation                    the way in which texts of a source write dates, times and numbers
     rule, broken                a condition on rows (`expect`); a row does not fulfil it

@@ -316,8 +316,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             **{name: n for name, of in _ABOUT_VALUES.items() if (n := sum(getattr(result, of).values()))},
             "read_to_the_end": result.complete,
             "dagster/partition_row_count": result.live_rows,
-            "records_in_quarantine": result.live_rejects,
-            "objects_in_quarantine": result.live_failing,
+            "rejected_records_in_quarantine": result.live_rejects,
+            "failing_objects_in_quarantine": result.live_failing,
             **(
                 {"quarantine": dg.MetadataValue.asset(dg.AssetKey(f"{self.name}_summary"))}
                 if quarantined

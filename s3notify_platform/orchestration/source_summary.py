@@ -154,8 +154,8 @@ class SourceNow:
             **{
                 f"slots_stale_{table}": count for table, count in facts.stale(self.source, self.codes).items()
             },
-            "quarantine_records": facts.total(lambda slot: slot.rejects),
-            "quarantine_objects": facts.total(lambda slot: slot.failing),
+            "quarantine_rejected_records": facts.total(lambda slot: slot.rejects),
+            "quarantine_failing_objects": facts.total(lambda slot: slot.failing),
         }
         if failing:
             rows = [
@@ -165,7 +165,9 @@ class SourceNow:
             metadata["failing_slots"] = dg.MetadataValue.table(rows)
         if quarantine:
             rows = [
-                dg.TableRecord({"slot": slot, "records": each.rejects, "objects": each.failing})
+                dg.TableRecord(
+                    {"slot": slot, "failing_objects": each.failing, "rejected_records": each.rejects}
+                )
                 for slot, each in [*quarantine.items()][:TOP]
             ]
             metadata["quarantine"] = dg.MetadataValue.table(rows)

@@ -372,8 +372,8 @@ def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site]) -> None:
     site.publish([Put(key=bad, body=b"no parquet") for bad in ("raw/secret-person.parquet",)])
     site.write(2, 13)
     site.settle()
-    assert site.batch()["quarantine_objects"] >= 1
-    assert site.batch()["quarantine_records"] >= 1
+    assert site.batch()["quarantine_failing_objects"] >= 1
+    assert site.batch()["quarantine_rejected_records"] >= 1
     site.write_silently(3)
     site.sweep()
     site.upkeep()

@@ -41,14 +41,14 @@ def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[...,
     assert {
         name: found[name]
         for name in (
-            *("objects_read", "records_read", "records_rejected", "records_in_quarantine"),
+            *("objects_read", "records_read", "records_rejected", "rejected_records_in_quarantine"),
             *("table_version", "outcome", "dagster/partition_row_count"),
         )
     } == {
         "objects_read": 1,
         "records_read": 2,
         "records_rejected": 1,
-        "records_in_quarantine": 1,
+        "rejected_records_in_quarantine": 1,
         "table_version": 1,
         "outcome": "committed",
         "dagster/partition_row_count": 2,
@@ -82,7 +82,11 @@ def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[...,
 
     assert site.run([3], force=False).success
     again = site.metadata(3)
-    assert (again["outcome"], again["records_read"], again["records_in_quarantine"]) == ("unchanged", 0, 1)
+    assert (again["outcome"], again["records_read"], again["rejected_records_in_quarantine"]) == (
+        "unchanged",
+        0,
+        1,
+    )
     assert (again["dagster/partition_row_count"], again["table_version"]) == (2, 1)
 
 

@@ -46,7 +46,7 @@ def test_an_object_that_cannot_be_read_does_not_block_its_slot(site: Site, proxy
     (last,) = site.tick()
     assert site.slots_of(last) == [3]
     assert site.launch(last).success
-    assert site.metadata(3)["objects_quarantined"] == site.metadata(3)["objects_in_quarantine"] == 1
+    assert site.metadata(3)["objects_quarantined"] == site.metadata(3)["failing_objects_in_quarantine"] == 1
     assert site.tick() == []
     assert (site.state.failing, site.state.open) == ({}, ())
     assert list(site.io.clients.queue.entries("orders", site.io.source.location.all_slots())) == []
@@ -55,11 +55,14 @@ def test_an_object_that_cannot_be_read_does_not_block_its_slot(site: Site, proxy
     site.write(3, number=1, body=site.line(31))
     site.settle()
     assert site.rows() == {3: [31], 5: [5]}
-    assert (site.metadata(3)["objects_quarantined"], site.metadata(3)["objects_in_quarantine"]) == (0, 1)
+    assert (site.metadata(3)["objects_quarantined"], site.metadata(3)["failing_objects_in_quarantine"]) == (
+        0,
+        1,
+    )
     shown = site.batch()
-    assert (shown["quarantine_objects"], shown["quarantine_records"]) == (1, 0)
+    assert (shown["quarantine_failing_objects"], shown["quarantine_rejected_records"]) == (1, 0)
     (record,) = shown["quarantine"].records
-    assert record.data == {"slot": 3, "records": 0, "objects": 1}
+    assert record.data == {"slot": 3, "failing_objects": 1, "rejected_records": 0}
     assert site.sweep()["complete"].passed
 
     proxy.forbidden.clear()
@@ -68,8 +71,8 @@ def test_an_object_that_cannot_be_read_does_not_block_its_slot(site: Site, proxy
     assert retry(site).success
     assert site.launch(batch).success
     assert sorted(site.rows()[3]) == [3, 31]
-    assert site.metadata(3)["objects_in_quarantine"] == 0
-    assert site.batch()["quarantine_objects"] == 0
+    assert site.metadata(3)["failing_objects_in_quarantine"] == 0
+    assert site.batch()["quarantine_failing_objects"] == 0
     assert site.metadata(3)["objects_read"] == 1, "only the object in quarantine"
     assert site.tick() == []
     assert "no slot of this source is 'quarantine'" in site.failure(retry(site))

@@ -48,8 +48,8 @@ def test_the_summary_and_status_show_the_same_numbers(ministack: S3Server) -> No
         "slots_in_flight": len(status.map.in_flight),
         "slots_failing": len(status.map.failing),
         "slots_stale_orders": status.stale["orders"],
-        "quarantine_records": status.rejects,
-        "quarantine_objects": status.failing_objects,
+        "quarantine_rejected_records": status.rejects,
+        "quarantine_failing_objects": status.failing_objects,
     }
     assert {name: summary[name] for name in shown} == shown
     assert (status.rows, status.rejects, status.stale["orders"]) == (8, 4, 1)
