@@ -321,11 +321,13 @@ def test_the_freshness_policy_fails_soon_after_fresh_seconds(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
     """The policy must fail after a change has waited for `fresh_seconds`. The failure may be late by at most a fifth of
-    `fresh_seconds`, or a minute, whichever is longer.
+    `fresh_seconds`, or a minute, whichever is longer. The description must say why Dagster shows another
+    time.
     """
     site = site_of(fresh_seconds=seconds)
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]
     assert spec.freshness_policy == freshness_policy(seconds)
+    assert f"materializes this asset at least every {beat_seconds(seconds):g} s" in str(spec.description)
     window = freshness_policy(seconds).fail_window.to_timedelta()  # type: ignore[attr-defined]
     assert window == timedelta(seconds=fails_after)
     assert seconds <= seconds / 2 + window.total_seconds() <= seconds + max(60.001, seconds / 5)
