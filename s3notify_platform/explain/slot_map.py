@@ -14,9 +14,8 @@ from s3notify_platform.kernel.slots import Slot
 LINE_SLOTS: Final = 40
 """Number of slots in a line of a terminal."""
 
-GROUP: Final = 50
-"""Number of slots in a row of the Dagster table."""
-GROUPS: Final = 20
+GROUP: Final = 25
+"""Number of slots in a row of the Dagster table: as many as a window of 1500 pixels shows."""
 
 AGES: Final = {
     "under a minute": 60.0,
@@ -50,16 +49,8 @@ BY_ROWS: Final = {
 MARKS: Final = {"in flight": ">", "failing": "!"}
 """The characters for slots in flight and for failing slots. These characters do not depend on the number of rows."""
 
-_MEANINGS: Final = {**BY_ROWS, **{mark: state for state, mark in MARKS.items()}}
-
-
-def legend_of(characters: Collection[str]) -> str:
-    """Returns the meanings of these characters of maps."""
-    return ", ".join(f"{each} {meaning}" for each, meaning in _MEANINGS.items() if each in characters)
-
-
-LEGEND: Final = legend_of(_MEANINGS)
-"""The meanings of all characters."""
+LEGEND: Final = {**BY_ROWS, **{mark: state for state, mark in MARKS.items()}}
+"""The meaning of each character."""
 
 
 def age_class(seconds: float) -> str:
@@ -107,7 +98,8 @@ class SlotMap:
 
     def legend(self) -> str:
         """Returns the meanings of the characters that the map has."""
-        return legend_of(self.characters())
+        there = {*self.characters()}
+        return ", ".join(f"{each} {meaning}" for each, meaning in LEGEND.items() if each in there)
 
     def lines(self) -> Iterator[list[tuple[str, str]]]:
         """Yields the lines for a terminal. A cell is a slot's character and the colour of its state."""
@@ -117,17 +109,16 @@ class SlotMap:
             yield [(characters[slot], COLOURS[states[slot]]) for slot in cells]
 
     def table(self) -> Iterator[dict[str, str | int]]:
-        """Yields at most `GROUPS` rows. A row describes a range of slots by characters, numbers, and the age of the
+        """Yields a row for each `GROUP` slots: the first slot, the characters and numbers of all, and the age of the
         last commit.
         """
         characters = self.characters()
-        size = max(GROUP, -(-self.slots // GROUPS))
-        for start in range(0, self.slots, size):
-            group = [Slot(slot) for slot in range(start, min(self.slots, start + size))]
+        for start in range(0, self.slots, GROUP):
+            group = [Slot(slot) for slot in range(start, min(self.slots, start + GROUP))]
             ages = [self.ages[slot] for slot in group if slot in self.ages]
             yield {
-                "slots": f"{group[0]}-{group[-1]}",
-                "map": characters[start : start + size],
+                "slot": str(start),
+                "map": characters[start : start + GROUP],
                 "committed": len(ages),
                 "rows": sum(self.rows.get(slot, 0) for slot in group),
                 "last_commit": age_class(min(ages)) if ages else "none",

@@ -142,8 +142,6 @@ class SourceNow:
             slot: each for slot, each in sorted(facts.slots.items()) if each.rejects or each.failing
         }
         metadata: dict[str, Any] = {
-            "slot_map": dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in slots.table()]),
-            "slot_map_legend": LEGEND,
             "dagster/row_count": facts.total(lambda slot: slot.rows),
             "table_version": facts.version,
             "table_files": facts.files,
@@ -171,6 +169,10 @@ class SourceNow:
                 for slot, each in [*quarantine.items()][:TOP]
             ]
             metadata["quarantine"] = dg.MetadataValue.table(rows)
+        # The map is last, because it is taller than all numbers together.
+        legend = [dg.TableRecord({"sign": sign, "slot": meaning}) for sign, meaning in LEGEND.items()]
+        metadata["slot_map_legend"] = dg.MetadataValue.table(legend)
+        metadata["slot_map"] = dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in slots.table()])
         return metadata
 
     def _map(self, facts: TableFacts) -> SlotMap:

@@ -231,7 +231,7 @@ def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) ->
     assert not site.launch(request).success
     summary = site.batch()
     (row,) = summary["slot_map"].records
-    assert row.data["slots"] == "0-15"
+    assert row.data["slot"] == "0"
     assert row.data["map"] == "·" * 12 + "▂!··"
     assert (row.data["committed"], row.data["rows"], row.data["failing"]) == (1, 1, 1)
     assert (summary["slots_failing"], summary["slots_in_flight"]) == (1, 0)

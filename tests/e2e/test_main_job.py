@@ -111,7 +111,7 @@ def test_asset_page_shows_description_and_figures(chromium: str, platform: Platf
             page.screenshot(path=shots / "asset.png")
             page.goto(f"{platform.dagster.url}/assets/orders_summary")
             page.get_by_text("slot_map", exact=True).first.wait_for(timeout=60_000)
-            page.get_by_text("0-49", exact=True).first.wait_for(timeout=60_000)  # shown without a click
+            page.get_by_text("975", exact=True).first.wait_for(timeout=60_000)  # shown without a click
             page.screenshot(path=shots / "summary.png", full_page=True)
         finally:
             browser.close()

@@ -3,6 +3,7 @@
 import pytest
 
 from s3notify_platform.engine.batch.batches import BatchPayload, Failing, OpenBatch, SensorState
+from s3notify_platform.explain.slot_map import LEGEND
 from s3notify_platform.explain.source_status import SourceLook
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.source_summary import SourceNow
@@ -55,3 +56,4 @@ def test_the_summary_and_status_show_the_same_numbers(ministack: S3Server) -> No
     assert (status.rows, status.rejects, status.stale["orders"]) == (8, 4, 1)
     assert (status.map.in_flight, status.map.failing) == ({7}, {9})
     assert [row.data for row in summary["slot_map"].records] == [*status.map.table()]
+    assert {row.data["sign"] for row in summary["slot_map_legend"].records} == {*LEGEND}
