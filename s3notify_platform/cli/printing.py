@@ -45,8 +45,8 @@ def in_one_line(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """The number with the noun, like "1 object" and "2 objects"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """The number with the noun, like "1 object" and "2,000 objects"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from s3notify_platform.cli.common import SOURCE, json_option
 from s3notify_platform.cli.configured import command, configured, dagster_instance, find_code
 from s3notify_platform.cli.ending import stop_on_signals
-from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
+from s3notify_platform.cli.printing import counted, in_one_line, print_json, printable, shown
 from s3notify_platform.cli.setting_options import setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
 
@@ -178,9 +178,9 @@ def _cells(one: "SourceStatus") -> Sequence[str]:
     if one.error:
         return (one.name, "-", "-", "-", "-", "-", "-", "error")
     waiting = [f"{one.queue.depth:,}"] if one.queue is not None and one.queue.depth else []
-    waiting += [_count(one.rescan, "slot")] if one.rescan else []
-    failing = [_count(len(one.failures), "slot")] if one.failures else []
-    failing += [_count(one.failing_objects, "object")] if one.failing_objects else []
+    waiting += [counted(one.rescan, "slot")] if one.rescan else []
+    failing = [counted(len(one.failures), "slot")] if one.failures else []
+    failing += [counted(one.failing_objects, "object")] if one.failing_objects else []
     failing += ["unknown"] if one.sensor_unknown else []
     lag = one.last.latency_seconds if one.last else None
     return (
@@ -202,7 +202,7 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
     if one.paused:
         yield f"{one.name} is paused: no batch begins until `s3notify resume {one.name}`"
     if alone:
-        slots = f"{one.committed_slots} of {_count(one.slots, 'slot')}"
+        slots = f"{one.committed_slots} of {counted(one.slots, 'slot')}"
         yield f"{shown(one.place)}; {slots} committed; table {one.table or 'not begun'}"
     yield from _running(one)
     for what in (what for batch in one.batches for what in batch.doing):
@@ -211,18 +211,18 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
     yield from (f"{one.name}: {warning}" for warning in warnings if warning)
     if one.without_records:
         yield (
-            f"{one.name}: {_count(one.without_records, 'object')} gave neither rows nor rejected records: "
+            f"{one.name}: {counted(one.without_records, 'object')} gave neither rows nor rejected records: "
             "see s3notify explain KEY"
         )
     for each in one.following:
-        behind = f", {_count(each.behind, 'version')} behind" if each.behind else ""
+        behind = f", {counted(each.behind, 'version')} behind" if each.behind else ""
         as_of = f"as of version {each.version}" if each.version >= 0 else "not made yet"
         yield f"{each.asset}: {each.rows:,} rows, {as_of}{behind}"
     for table, stale in one.stale.items():
         if stale:
             command = f"s3notify backfill {one.name} --stale"
             how = command if table == one.name else f"job {one.name}_backfill, choose: stale"
-            are = f"{_count(stale, 'slot')} of {table} {'is' if stale == 1 else 'are'}"
+            are = f"{counted(stale, 'slot')} of {table} {'is' if stale == 1 else 'are'}"
             yield f"{one.name}: {are} stale, made by other code: {how}"
     yield from _failing(one)
 
@@ -232,13 +232,13 @@ def _running(one: "SourceStatus") -> Iterator[str]:
     waiting = []
     if one.queue is not None and one.queue.depth:
         oldest = f", the oldest for {_age(age)}" if (age := one.queue.oldest_age_seconds) else ""
-        waiting.append(f"{_count(one.queue.depth, 'change')}{oldest}")
+        waiting.append(f"{counted(one.queue.depth, 'change')}{oldest}")
     if one.rescan:
-        waiting.append(f"{_count(one.rescan, 'slot')} to list")
+        waiting.append(f"{counted(one.rescan, 'slot')} to list")
     if waiting:
         yield f"{one.name}, waiting: {'; '.join(waiting)}"
     for batch in one.batches:
-        slots = "all slots" if batch.slots is None else _count(batch.slots, "slot")
+        slots = "all slots" if batch.slots is None else counted(batch.slots, "slot")
         done = f"{batch.acked:,} of {batch.children:,} done"
         yield f"{one.name}, in flight: {slots}, {done}, for {_age(batch.age_seconds)}"
 
@@ -256,11 +256,7 @@ def _failing(one: "SourceStatus") -> Iterator[str]:
 def _topic(one: "TopicStats") -> str:
     oldest = f", oldest {_age(one.oldest_age_seconds)}" if one.oldest_age_seconds else ""
     paused = ", paused" if one.paused else ""
-    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {_count(one.dead, 'dead letter')}{paused}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {counted(one.dead, 'dead letter')}{paused}"
 
 
 def _age(seconds: float | None) -> str:
