@@ -147,10 +147,12 @@ def test_the_guides_commands_add_a_source_to_a_dagster_project(place: Place) -> 
         "DAGSTER_HOME": str(project / "home"),
     }
     there = Place(folder=place.folder, environment={**place.environment, **more})
-    install, scaffold, events, home, serve = block("in a Dagster project").splitlines()
+    install, scaffold, check, events, home, serve = block("in a Dagster project").splitlines()
     assert install.startswith("uv add "), "the environment of the tests has these packages"
-    for line in (scaffold, f"{events} --yes", home):
-        code, said = there.shell(line, folder=project)
-        assert code == 0, said
+    said = {}
+    for line in (scaffold, check, f"{events} --yes", home):
+        code, said[line] = there.shell(line, folder=project)
+        assert code == 0, said[line]
+    assert "commit: native" in said[check]
     with in_terminal(there, serve, project) as log:
         assert "commit: native" in log.read_text()
