@@ -117,7 +117,7 @@ def doctor(
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    """Print lines, each of which is wrapped. A refusal has a line for each wrong setting."""
+    """Prints each line of the text, wrapped. A refusal has a line for each wrong setting."""
     for line in text.splitlines():
         say_wrapped(line, err=err)
 

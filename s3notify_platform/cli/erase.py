@@ -28,10 +28,11 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
 
     The command is refused while the object is in the bucket. Safe to repeat. A run that began before the command may
     still write a file with the object, but cannot commit this file. The command prints the time after which to repeat
-    it, so that this file is deleted, too. Nothing repeats it by itself, and an earlier repetition does not suffice.
+    it, so that this file is deleted, too. Nothing repeats it by itself.
 
-    Exit code 0 if no repetition is needed. Exit code 1 if something is left, or if the command must be repeated at the
-    printed time; the reason is printed, and --json has the time as `again_ms`.
+    Exit code 1 if something of the object was found or is left: repeat the command once after the printed time, which
+    --json has as `again_ms`. Exit code 0 if nothing was found. The erasure is complete if this is the result of the
+    first call, or of a call after the printed time.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject

@@ -306,8 +306,8 @@ def _each(plan: "list[Planned]", verb: str, done: str) -> None:
 def _say_switch(bucket: str) -> None:
     """Prints how to end the events to EventBridge."""
     say_wrapped(
-        "The bucket still sends its events to EventBridge, for $1 a million, since others may need them. "
-        "If nobody does (the second command replaces the whole configuration):"
+        "The bucket still sends its events to EventBridge, for $1 a million events. This switch stays on, because "
+        "other receivers may need it. To switch it off (the second command replaces the whole configuration):"
     )
     configuration = f"bucket-notification-configuration --bucket {bucket}"
     say(f"  aws s3api get-{configuration} > notifications.json")

@@ -44,11 +44,6 @@ def in_one_line(text: str) -> str:
     return shown(" ".join(text.split()))
 
 
-def counted(number: int, noun: str) -> str:
-    """The number with the noun, like "1 object" and "2,000 objects"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 @contextmanager
 def _while_read(*, err: bool = False) -> Iterator[None]:
     """Handle a reader that closes the pipe early, like `| head`: see `say`."""
@@ -159,14 +154,14 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
 
 def print_found(
     found: Sequence[Mapping[str, Any]],
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str],
     *,
     as_json: bool,
     nothing: str = "",
 ) -> None:
     """Print records as one JSON document or as a table.
 
-    `columns`: the fields of the table by column title; default: all fields. `nothing`: the message in place of an empty
+    `columns`: the fields of the table by column title. `nothing`: the message in place of an empty
     table.
     """
     if as_json:
@@ -174,9 +169,8 @@ def print_found(
     elif nothing and not found:
         say(nothing)
     else:
-        shown_columns = columns or {field: field for field in found[0]}
-        rows = ([one[field] for field in shown_columns.values()] for one in found)
-        print_table(shown_columns, ([_cell(value) for value in row] for row in rows))
+        rows = ([one[field] for field in columns.values()] for one in found)
+        print_table(columns, ([_cell(value) for value in row] for row in rows))
 
 
 def _cell(value: object) -> object:

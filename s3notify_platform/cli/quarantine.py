@@ -16,9 +16,10 @@ from s3notify_platform.cli.common import (
     source_options,
 )
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import counted, in_one_line, print_json, print_table, say, shown
+from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import SLOT_COUNT, slot_from_partition_key, slot_of
+from s3notify_platform.kernel.texts import counted
 
 if TYPE_CHECKING:
     from s3notify_platform.table.quarantined import ReasonCount, Retried
@@ -52,7 +53,7 @@ def list_quarantine(
 ) -> None:
     """Count the quarantined records and objects of source NAME, by slot and reason, or with --objects by object.
 
-    The command only reads. Cost, by reason or by object: the requests for the newest version; at most 1 GET for each
+    The command only reads. Cost, by reason or by object: the requests for the newest version; at most 2 GETs for each
     page of the object states that has a failing or waiting object, and for each file with such a page; 1 GET for each
     file of rejected records, and some more if the file exceeds 1 MB.
     """
@@ -94,7 +95,9 @@ def list_quarantine(
         f"{counted(totals['rejected_records'], 'rejected record')}, in {counted(totals['slots'], 'slot')}{more}"
     )
     if by_key and found:
-        say(f"`s3notify quarantine show KEY --name {place.name}` prints the rejected records of an object")
+        say(
+            f"`s3notify quarantine show KEY --name {place.name}` prints the reasons and the records of an object"
+        )
     elif found:
         say(f"`s3notify quarantine list {place.name} --objects` prints the keys")
 
@@ -162,7 +165,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         say(f"at {row['_offset']}: {in_one_line(row['reason'] or '')}")
         say(f"    {shown(raw[:RAW_SHOWN].decode('utf-8', 'backslashreplace'))}{cut}")
     if state.rejects > len(rejects):
-        say(f"{counted(state.rejects - len(rejects), 'more reject')}: raise --limit")
+        say(f"{counted(state.rejects - len(rejects), 'more rejected record')}: raise --limit")
 
 
 @quarantine.command(short_help="Read quarantined records and objects again.")

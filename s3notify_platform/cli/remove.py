@@ -55,10 +55,10 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
 
 
 def _place(source: ConfiguredSource) -> str:
-    """The folder of the source's YAML; the file, if the folder holds other definitions, too."""
+    """The folder of the source's YAML; the source in its file, if the file or the folder may hold other definitions."""
     folder = source.file.parent
-    shared = any(other.file.is_relative_to(folder) for other in source.project if other is not source)
-    return f"the source from {source.file}" if shared or folder == source.folder else f"{folder}/"
+    alone = [*folder.iterdir()] == [source.file] and "\n---" not in source.file.read_text("utf-8")
+    return f"{folder}/" if alone and folder != source.folder else f"the source from {source.file}"
 
 
 def _check_stopped(name: str) -> None:

@@ -10,8 +10,9 @@ import click
 from s3notify_platform.cli.as_of import asset_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import counted, print_json, say, say_wrapped, track
+from s3notify_platform.cli.printing import print_json, say, say_wrapped, track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
+from s3notify_platform.kernel.texts import counted
 
 NAMES_SHOWN: Final = 20
 
@@ -75,7 +76,7 @@ def _in_words(change: Mapping[str, Any]) -> str:
     added = f", added {_short(map(repr, change['added']))}" if change["added"] else ""
     changed = (f"{path!r} {types}" for path, types in change["changed"].items())
     return (
-        f"version {change['version']}, {change['since'][:19].replace('T', ' ')}{batch}: "
+        f"version {change['version']}, {change['since'][:19].replace('T', ' ')} UTC{batch}: "
         f"{counted(change['columns'], 'column')}{', inferred' if change['inferred'] else ''}{added}"
         + (f", changed {_short(changed)}" if change["changed"] else "")
     )

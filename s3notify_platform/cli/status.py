@@ -11,9 +11,10 @@ from click.core import ParameterSource
 from s3notify_platform.cli.common import SOURCE, json_option
 from s3notify_platform.cli.configured import command, configured, dagster_instance, find_code
 from s3notify_platform.cli.ending import stop_on_signals
-from s3notify_platform.cli.printing import counted, in_one_line, print_json, printable, shown
+from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
 from s3notify_platform.cli.setting_options import setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.texts import counted
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -47,12 +48,12 @@ COLUMNS: Final = ("Rows", "Waiting", "In\nflight", "Last\ncommit", "Lag", "Rejec
 def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, **place: Any) -> None:
     """Show the state of the sources NAME; default: all sources in the YAML.
 
-    The columns are rows, changes that wait, batches in flight, the last commit, its lag (the time since a change's
-    signal), rejected records, and failures. For one source, a slot map is shown. A cell's colour is the age of the
-    slot's last commit, and the cell's height is the slot's number of rows. Rows of stale slots were made by other code
-    than the YAML names now; `s3notify backfill NAME --stale` reads them again. Slots that the sensor retries, and a
-    pause, are known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only. Exit code 1 if
-    a source could not be read.
+    The columns are rows, changes that wait, batches in flight, the last commit, its lag (the time from a change's
+    signal to the commit), rejected records, and failures. For one source, a slot map is shown. A cell's colour is the
+    age of the slot's last commit, and the cell's height is the slot's number of rows. Rows of stale slots were made by
+    other code than the YAML names now; `s3notify backfill NAME --stale` reads them again. Slots that the sensor
+    retries, and a pause, are known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only.
+    Exit code 1 if a source could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live

@@ -109,7 +109,7 @@ def topics() -> None:
 
 
 _place_options = options_as(QueuePlace, *QUEUE)
-"""As `queue_options`, but `--help` shows none of the options, because the YAML of a source gives their values."""
+"""The options of `queue_options`. `--help` shows none of them, because the YAML of a source gives their values."""
 
 _settings_options = options(
     click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new topic: --bucket."),

@@ -41,6 +41,7 @@ from s3notify_platform.explain.views import (
     Signal,
     TopicView,
 )
+from s3notify_platform.kernel.texts import counted
 from s3notify_platform.protocols.source_enumerator import Failed
 
 Kind = Literal[
@@ -249,7 +250,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
         text += "; the slot's next batch continues"
         return Verdict("reading", text)
     if not held.rejects:
-        read = f"{held.rows} record{'s' * (held.rows != 1)}"
+        read = counted(held.rows, "record")
         if not held.rows:
             read = f"{held.read}, 0 rows, 0 rejects: {held.emptiness or 'nothing to read'}"
         return Verdict("committed", f"committed in {when}: {read}")

@@ -22,8 +22,9 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from s3notify_platform.formats.sql_types import sql_name, sql_type
+from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.kernel.limits import MAX_RESCUED_PATHS
+from s3notify_platform.kernel.texts import sql_name
 
 Mismatches = Literal["quarantine", "rescue"]
 MISMATCHES: Final = ("quarantine", "rescue")

@@ -1,9 +1,10 @@
-"""Names of columns and types in SQL, as `schema`, `s3notify schema set` and Dagster's UI have them. Pure."""
+"""Names of columns and types in SQL, in the form that `schema` and `s3notify schema set` accept. Pure."""
 
-import re
 from typing import Final
 
 import pyarrow as pa
+
+from s3notify_platform.kernel.texts import sql_name
 
 _NAMES: Final = {
     pa.int8(): "tinyint",
@@ -30,8 +31,3 @@ def sql_type(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"map<{sql_type(kind.key_type)},{sql_type(kind.item_type)}>"
     return _NAMES.get(kind, str(kind))
-
-
-def sql_name(name: str) -> str:
-    """Returns the name of a column, in backticks if SQL needs them."""
-    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"

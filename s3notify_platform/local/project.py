@@ -185,8 +185,8 @@ def folders(given: str | None = None) -> list[Path]:
 
 
 def dagster_command() -> str:
-    """The command that runs Dagster for the project in the current folder, in backticks. In a project or workspace of
-    dg, this is `dg dev`.
+    """The commands that run Dagster for the project in the current folder, in backticks. `dg dev` is named only in a
+    project or workspace of dg.
     """
     return "`dg dev` (or `s3notify dev`)" if _is_of_dg() else "`s3notify dev`"
 

@@ -71,7 +71,7 @@ class ErasedObject:
 
     @property
     def again_ms(self) -> int:
-        """The time at which to repeat the call, by the store's clock (Unix milliseconds); 0: no repetition is needed.
+        """The time at which to repeat the call, by the store's clock (Unix milliseconds); 0: nothing was found.
 
         If a slot of a slot asset is built again as a whole, the slot asset needs no repetition.
         """

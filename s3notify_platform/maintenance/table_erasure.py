@@ -107,7 +107,7 @@ class Erased:
 
     @property
     def found(self) -> bool:
-        """True if anything of the object was found. If a repetition finds nothing, no further repetition is needed."""
+        """True if anything of the object was found. Then a repetition after `again_ms` is needed."""
         return (
             self.begins != NO_VERSION
             or self.known

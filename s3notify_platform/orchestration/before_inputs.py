@@ -2,7 +2,8 @@
 
 A user's slot-partitioned asset replaces whole slots. If another run replaces a slot after this step's inputs were
 loaded, the other run's rows may come from newer inputs. So the step must not replace the slots that were changed after
-the noted version. The inputs themselves may be anything: the source, a slot asset, or tables of other IO managers.
+the noted version. The versions are noted when the step loads its first input from the source. Changes before this
+moment, and steps without such an input, are not noticed.
 """
 
 from typing import Any, Final
@@ -21,7 +22,7 @@ _NOTED: Final[WeakKeyDictionary[Any, _Tables]] = WeakKeyDictionary()
 
 
 def note_tables(context: dg.InputContext, source: Source) -> None:
-    """Notes the newest versions of the tables of the step's slot-partitioned assets, at the first input of `source`.
+    """Notes the newest versions of the tables of the step's partitioned assets, at the first input of `source`.
 
     Cost: the requests of `LogTable.newest` for each asset of the step; none for an asset without partitions.
     """

@@ -16,6 +16,7 @@ from s3notify_platform.explain.table_facts import TableFacts
 from s3notify_platform.formats.rescue import EXTRA, MISSING, added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import OVERDUE_SECONDS
+from s3notify_platform.kernel.texts import counted
 from s3notify_platform.orchestration.dagster_internals import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
@@ -88,7 +89,7 @@ def quarantine_facts(name: str, snapshot: Snapshot | None) -> dict[str, Any]:
         "failing object": facts.total(lambda slot: slot.failing),
         "rejected record": facts.total(lambda slot: slot.rejects),
     }
-    shown = ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
+    shown = ", ".join(counted(n, what) for what, n in counts.items() if n)
     return {
         "asset_key": dg.AssetKey(name),
         "check_name": QUARANTINE,

@@ -50,7 +50,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         "Each batch repeats the last sweep's result. The sweep also merges small files.",
         SETTLED: "Fails if a batch has been open for more than an hour. The sweep removes chains that ended a week "
         "ago.",
-        QUARANTINE: "Fails while a record or an object is in quarantine, because it could not be read. All other "
+        QUARANTINE: "Fails while a record or an object is in quarantine. All other "
         f"records are committed. `s3notify quarantine list {assets.name}` shows the reasons.",
         SCHEMA: "Shows the fields that a batch added to the schema (existing rows do not change), and the values "
         "that do not fit their columns. Only these values make the check fail.",
@@ -234,8 +234,8 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def in_quarantine(io: SlotIOManager) -> dg.AssetCheckResult:
-    """Counts the quarantine of the newest version. A refused table fails the check. Requests: those of
-    `LogTable.newest`.
+    """Counts the quarantine of the newest version. A refused table fails the check. Cost: the requests
+    of `LogTable.newest`.
     """
     try:
         found = io.source.table().newest()

@@ -182,7 +182,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Commits a slot-partitioned asset's DataFrame: its rows replace the rows of each slot of the run.
 
-        A slot that another run has committed after this step loaded its first input is a conflict.
+        A slot that another run has committed after this step loaded its first input from this source is a conflict.
         """
         name, asset = context.asset_key.to_user_string(), context.asset_key.path[-1]
         if not context.has_asset_partitions:

@@ -80,9 +80,10 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
         "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Observations also have "
         "the counts of inlets and delivery since their start. The "
         f"freshness policy fails if a change has waited for {assets.fresh_seconds:g} s to be committed, or "
-        "if the upkeep sensor does not run. Dagster shows another time, because it counts from the last "
-        f"materialization: the sensor materializes this asset at least every {beat_seconds(assets.fresh_seconds):g} "
-        f"s, but not while a change has waited for more than {assets.fresh_seconds / 2:g} s.",
+        "if the upkeep sensor does not run. Dagster shows another time than these seconds, because it counts from the "
+        "last materialization: the sensor materializes this asset at least every "
+        f"{beat_seconds(assets.fresh_seconds):g} s, but not while a change has waited for more than "
+        f"{assets.fresh_seconds / 2:g} s.",
         kinds={"s3"},
         freshness_policy=freshness_policy(assets.fresh_seconds),
         **assets.spec,

@@ -145,8 +145,8 @@ def staged_frame(
     """Stages `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
     The version of the source's table that the rows were made from is unknown. So a slot that another run commits
-    meanwhile is a conflict. `before`: the derived table before the inputs of `frame` were read; None if the inputs are
-    read after this call. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
+    meanwhile is a conflict. `before`: the derived table before the inputs of `frame` were read; None: unknown, and
+    changes count from this call. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
     """
     base, made = _Base.opened(source, asset, ""), dict.fromkeys(slots)
     since = None if before is None else 0  # 0: the table was begun after the inputs were read

@@ -78,10 +78,10 @@ class Replacement:
     commits this change.
 
     `rows`: the packs with these rows. The packs are already stored, and their label is `base.version` + 1. `since`: the
-    derived table's version before the inputs of these rows were read, if this version is older than `base`. A slot that
-    another writer has changed after this version may have rows from newer inputs. The other fields are as in
-    `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already committed. `dropped`
-    has the other slots that were left out, with reasons.
+    version of the derived table before the inputs of these rows were read; 0: the table was begun later; None: the
+    version of `base`. A slot that another writer has changed after this version may have rows from newer inputs. The
+    other fields are as in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has
+    already committed. `dropped` has the other slots that were left out, with reasons.
     """
 
     base: Snapshot

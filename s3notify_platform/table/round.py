@@ -10,7 +10,7 @@
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type or parsing type than the round | leaves out slots with new rows or rejects, as a conflict |
 | began the table again, under another id | commits nothing |
-| is another engine whose version is accepted (OPTIMIZE) | withdraws its rows from the engine's packs, too |
+| is another engine whose version is accepted (OPTIMIZE) | withdraws the same rows from the engine's packs |
 | is another engine whose version is refused (`delta.log_state`) | fails with an error, as every writer does |
 
 A small slot shares packs with other slots. If a round leaves out a small slot, the packs are rewritten without the rows

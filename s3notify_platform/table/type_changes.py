@@ -28,6 +28,8 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from s3notify_platform.kernel.texts import sql_name
+
 How = Literal["exact", "text", "checked", "again"]
 
 WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
@@ -133,8 +135,7 @@ def ddl(kind: Any) -> str:
 
 def column_ddl(name: str, kind: Any) -> str:
     """Returns a column in the form that `s3notify schema set` accepts."""
-    plain = re.fullmatch(r"\w+", name)
-    return f"{name if plain else '`' + name.replace('`', '``') + '`'} {ddl(kind)}"
+    return f"{sql_name(name)} {ddl(kind)}"
 
 
 # Values

@@ -3,10 +3,10 @@ table, or, by arithmetic, the only table.
 
 The commits to the source's table and the updates of the clustered table are measured, with all their requests. There is
 no measurement of the alternative: one table in the order of the clustered table, with a filter of keys for each file.
-Its bytes are those of the measured clustered table, before the changes: the files that have rows of the object or of
-the slot. Each such file is read, and a change also writes each such file. The filters are assumed to be free and exact.
-For reads of a slot, there may also be a filter for each row group. Then only the row groups with rows of the slot are
-read.
+Its bytes are computed from the measured clustered table, before the changes: the files that have rows of the object or
+of the slot. Each such file is read, and a change also writes each such file. The filters are assumed to be free and
+exact. For reads of a slot, there may also be a filter for each row group. Then only the row groups with rows of the
+slot are read.
 
 Most rows of an object have the same day, and objects arrive in the order of days, so few files have rows of an object.
 If objects had rows of many days, a change in place would rewrite more files.

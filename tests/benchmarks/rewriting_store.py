@@ -38,7 +38,7 @@ class Spent:
 
 
 class Tally(CountingStore):
-    """A store that also counts bytes. Thread-safe if the wrapped store is: by default, a store in memory."""
+    """A store that also counts bytes. By default, it wraps a store in memory. Thread-safe like the wrapped store."""
 
     def __init__(self, store: ObjectStore | None = None) -> None:
         super().__init__(store or MemoryObjectStore())

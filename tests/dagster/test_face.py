@@ -125,7 +125,8 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
 
 def test_a_check_warns_while_something_is_in_quarantine(site_of: Callable[..., Site]) -> None:
     """Otherwise all checks would be green although a record or a whole object is not in the table. The description must
-    name the command that lists them, but no key. An executed check must say the same as the batch's.
+    name the command that lists them, but no key. A check that a person executes must have the same
+    result as the check of the batch.
     """
     site = site_of(max_attempts=2, transform=f"{TRANSFORMS}.unlucky_in_python")
     site.write(1, body=site.line(1) + b"{broken\n" + b"{broken, too\n")

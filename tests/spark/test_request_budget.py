@@ -158,8 +158,8 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 
 def test_a_put_needs_few_sequential_requests(site: Site) -> None:
-    """The requests besides the object's own PUT. The publisher knows the topics, and has room in the queue. On a busy
-    machine, concurrent requests may not overlap, so the put with the fewest counts.
+    """A publisher that knows the topics, and has room in the queue, makes at most 4 sequential requests besides the
+    object's own PUT. On a busy machine, concurrent requests may not overlap, so only the smallest number is compared.
     """
     for number in range(8):
         site.put(f"raw/first/{number}", 1)

@@ -7,9 +7,9 @@ tags. The event of a deletion has metadata and tags only in Ceph's messages. A r
 matches an event without them.
 
 A rule that can never match is refused. The reason may be: an event that no store reports, or that changes no object; a
-regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix and a suffix that no key
-of 1,024 bytes can have both, the plain characters at both ends of the expression included; one name with two values; a
-bucket or prefix that differs from that of the topic.
+regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix, a suffix and plain
+characters at the ends of the expression that together need more than 1,024 bytes; one name with two values; a bucket or
+prefix that differs from that of the topic.
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
@@ -228,7 +228,7 @@ def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
 
 
 def _may_begin(regex: str, prefix: str, suffix: str) -> bool:
-    """True if a key with this prefix may match, and is short enough for this suffix. The result False is certain: it
+    """True if a key with this prefix may match, and has room for this suffix. The result False is certain: it
     follows from the range of all matching texts, which all begin with the characters that both ends of the range share.
     """
     try:

@@ -4,8 +4,8 @@ merged.
 Packs of rejects, which the log does not name, are handled in the same way.
 
 Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. `PackSet.changed` and `merged` return
-the new bodies, and the commit writes these bodies before the version. Memory holds at most `HELD_PACK_BYTES` of new
-bodies: a larger change stores further packs at once, each by 1 PUT.
+the new bodies, and the commit writes these bodies before the version. If rewritten packs have more than
+`HELD_PACK_BYTES`, further ones are stored at once, each by 1 PUT.
 """
 
 import io
@@ -139,7 +139,8 @@ class PackSet:
         if key not in self._made:
             held = [Held(pack=self.ordered(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
             made = rewritten(held, self.sizes)
-            new, change = made.packs if made.withdrawn or not alone else [], bool(made.withdrawn)
+            new = made.packs if made.withdrawn or not alone else []
+            change = bool(made.withdrawn)
             named = self.named(new, found, since=rewrite.since, until=rewrite.until, data_change=change)
             self._made[key] = named, made.withdrawn
         named, withdrawn = self._made[key]
@@ -161,8 +162,8 @@ class PackSet:
     ) -> list[tuple[Add, bytes]]:
         """Returns the action and the body of each new pack.
 
-        The bodies in `found` and the returned bodies have at most `HELD_PACK_BYTES` in total. Further packs are stored
-        now, each by 1 PUT, and their bodies are returned empty.
+        If the bodies in `found` and the returned bodies would exceed `HELD_PACK_BYTES` in total, a body is stored now,
+        by 1 PUT, and returned empty.
         """
         named = []
         held = sum(map(len, found.files.values()))

@@ -235,7 +235,7 @@ def test_removal_prints_how_to_switch_eventbridge_off(project: Project) -> None:
     given = ("--by", "eventbridge", "--yes")
     assert project.init(*given).exit_code == 0
     text = project.init("--remove", *given).output
-    assert "still sends its events to EventBridge, for $1 a million, since others may need them" in text
+    assert "still sends its events to EventBridge, for $1 a million events. This switch stays on" in text
     read, edit, write = text.splitlines()[-3:]
     assert read == (
         f"  aws s3api get-bucket-notification-configuration --bucket {project.bucket} > notifications.json"

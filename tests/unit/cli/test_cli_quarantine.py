@@ -50,7 +50,7 @@ def quarantine(ministack, monkeypatch):
 
 
 def test_the_list_has_counts_by_slot_and_reason(quarantine):
-    """The output must end with the sums, and not count 1 object as "1 objects"."""
+    """The output must have the sums. Otherwise 1 object would be counted as "1 objects"."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
     assert "1 failing object, 3 rejected records, in 1 slot" in result.stdout
@@ -79,7 +79,7 @@ def test_the_list_names_the_option_that_prints_keys(quarantine):
     assert lines == [
         *listed,
         "1 failing object, 3 rejected records, in 1 slot",
-        "`s3notify quarantine show KEY --name orders` prints the rejected records of an object",
+        "`s3notify quarantine show KEY --name orders` prints the reasons and the records of an object",
     ]
     assert quarantine("retry", REJECTED).exit_code == 0
     lines = quarantine("list", "--objects", "--limit", "1").stdout.splitlines()
@@ -107,7 +107,7 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout
     assert "\\u001b[31m: slot 7, ETag 1" in result.stdout
-    assert "at 0: bad\n    raw\nat 1: bad\n    raw\n1 more reject: raise --limit" in result.stdout
+    assert "at 0: bad\n    raw\nat 1: bad\n    raw\n1 more rejected record: raise --limit" in result.stdout
     result = quarantine("show", BAD)
     assert "fails: row 0 of 1 cannot be read" in result.stdout
     document = json.loads(quarantine("show", REJECTED, "--json").stdout)

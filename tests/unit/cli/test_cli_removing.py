@@ -221,8 +221,8 @@ def test_erase_says_how_the_slot_of_a_slot_asset_is_built_again(place: Place, ru
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code is 1 while the object is in files of a run that may still be at work, and while the command must be
-    repeated later: otherwise a script would take the erasure for complete. After a repetition that finds nothing, no
-    further repetition is needed.
+    repeated later: otherwise a script would take the erasure for complete. A repetition after the printed time that
+    finds nothing completes the erasure.
     """
     place.store.delete("raw/a")
     given = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")

@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.formats.sql_types import sql_name, sql_type
+from s3notify_platform.formats.sql_types import sql_type
+from s3notify_platform.kernel.texts import sql_name
 from s3notify_platform.source.declared_schema import arrow_columns
 
 TYPES = (

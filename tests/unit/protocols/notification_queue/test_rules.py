@@ -270,7 +270,7 @@ def test_a_prefix_and_a_suffix_that_overlap_are_not_refused(prefix, suffix):
     ids=["exact", "alternative", "overlapping", "suffix", "inside"],
 )
 def test_an_expression_that_a_key_of_1024_bytes_matches_is_not_refused(rule):
-    """Otherwise a rule would be refused although a key is as long as its plain characters."""
+    """Otherwise a rule would be refused although a key of 1,024 bytes matches it."""
     rule.check()
 
 
