@@ -214,7 +214,9 @@ def test_schema_show_prints_the_columns_as_schema_set_takes_them(
     assert lines[:2] == ["1 column, inferred", "    a string"]
     assert all(len(line) <= 40 for line in lines)
     said = " ".join(" ".join(lines).split())
-    change = "version 2, [0-9-]+ [0-9:]+ UTC, batch schema set: 1 column, inferred, changed 'a' bigint → string"
+    change = (
+        "version 2, [0-9-]+ [0-9:]+ UTC, batch schema set: 1 column, inferred, changed 'a' bigint → string"
+    )
     assert re.search(rf"{change} version 1, [0-9-]+ [0-9:]+ UTC, batch b: 1 column, inferred$", said), said
     document = of(run("schema", "show", "orders", "--json"))
     assert (document["columns"], document["inferred"]) == ({"a": "string"}, True)
