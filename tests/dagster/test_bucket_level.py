@@ -23,6 +23,16 @@ from tests.support.site import Site
 from tests.support.transforms import doubled
 
 
+def slot_asset(site: Site, **given: object) -> Callable[[Callable[..., DataFrame]], dg.AssetsDefinition]:
+    """Decorates a function as a slot-partitioned asset that takes the source's rows."""
+    return dg.asset(  # type: ignore[call-overload,no-any-return]
+        partitions_def=slot_partitions(site.component.slots),
+        io_manager_key="orders_slots",
+        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
+        **given,
+    )
+
+
 def materialize(site: Site, *assets: dg.AssetsDefinition, **arguments: object) -> dg.ExecuteInProcessResult:
     return dg.materialize(
         assets,
@@ -200,11 +210,7 @@ def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
     parts = slot_partitions(site.component.slots)
     seen: dict[str, object] = {}
 
-    @dg.asset(
-        partitions_def=parts,
-        io_manager_key="orders_slots",
-        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
-    )
+    @slot_asset(site)
     def twice(orders: DataFrame) -> DataFrame:
         return doubled(orders)
 
@@ -231,13 +237,7 @@ def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
 
     ranged = {"dagster/asset_partition_range_start": "1", "dagster/asset_partition_range_end": "9"}
 
-    @dg.asset(
-        name="twice",
-        partitions_def=parts,
-        io_manager_key="orders_slots",
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
-    )
+    @slot_asset(site, name="twice", backfill_policy=dg.BackfillPolicy.single_run())
     def twice_at_once(orders: DataFrame) -> DataFrame:
         return doubled(orders)
 
@@ -252,14 +252,9 @@ def test_a_run_fails_if_another_run_commits_its_slot_first(
     """Otherwise the rows of this run, which may be newer, would be lost, and the run would report them as committed."""
     site.write(1)
     assert site.run([1]).success
-    parts = slot_partitions(site.component.slots)
-    spec = dg.AssetSpec("orders", partitions_def=parts)
+    spec = dg.AssetSpec("orders", partitions_def=slot_partitions(site.component.slots))
 
-    @dg.asset(
-        partitions_def=parts,
-        io_manager_key="orders_slots",
-        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
-    )
+    @slot_asset(site)
     def mine(orders: DataFrame) -> DataFrame:
         return orders.select("_slot", "id")
 
@@ -282,14 +277,9 @@ def test_a_run_fails_if_its_slot_was_committed_after_its_input_was_loaded(site: 
     """Otherwise a slow run would replace newer rows with rows of an older version of the source."""
     site.write(1)
     assert site.run([1]).success
-    parts = slot_partitions(site.component.slots)
-    spec = dg.AssetSpec("orders", partitions_def=parts)
+    spec = dg.AssetSpec("orders", partitions_def=slot_partitions(site.component.slots))
 
-    @dg.asset(
-        partitions_def=parts,
-        io_manager_key="orders_slots",
-        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
-    )
+    @slot_asset(site)
     def mine(context: dg.AssetExecutionContext, orders: DataFrame) -> DataFrame:
         if newer := context.run.tags.get("slow"):
             site.write(1, body=site.line(int(newer)))
