@@ -27,7 +27,12 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, ma
 from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.open_store import open_records, open_store, queue_records
+from s3notify_platform.stores.open_store import (
+    note_conditional_delete,
+    open_records,
+    open_store,
+    queue_records,
+)
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.table.derived_round import DERIVED
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
@@ -295,9 +300,9 @@ class Location(LocationSettings):
                 self.table(store=store).newest()  # raises for an emptied table, before any write
             found = probe(store, self.platform_prefix)
         else:
-            # In `store.json` of an earlier version of this package, some abilities may be missing.
-            names = {field.name for field in fields(Capabilities)} & earlier.keys()
-            found = Capabilities(**{name: earlier[name] for name in names})
+            found = Capabilities(**{field.name: earlier[field.name] for field in fields(Capabilities)})
+        if found.delete_if_match:
+            note_conditional_delete(self.platform)
         choice = choose_commit(
             found,
             commit.choice,
@@ -308,7 +313,7 @@ class Location(LocationSettings):
         if earlier is None:
             body = asdict(found) | {"mode": found.mode, "commit": choice, "lease_table": leases}
             store.put(key, json.dumps(body).encode())
-        elif (known := (earlier.get("commit", "native"), earlier.get("lease_table"))) != (choice, leases):
+        elif (known := (earlier["commit"], earlier["lease_table"])) != (choice, leases):
             raise UsageError(
                 f"source {self.name!r} would now commit by {_mode(choice, leases)}, and has so far committed by "
                 f"{_mode(*known)}: stop all its runs, then remove {key!r}"
@@ -334,9 +339,9 @@ def _memory(_platform: S3Config, _prefix: str) -> SnapshotMemory:
 def _left_by_probe(stored: bytes, key: str) -> dict[str, Any]:
     try:
         body: dict[str, Any] = json.loads(stored)
-        if "mode" in body:
+        if body.keys() >= {"mode", "commit", "lease_table", *(field.name for field in fields(Capabilities))}:
             return body
-    except (ValueError, TypeError):
+    except (ValueError, AttributeError):
         pass
     raise CorruptError(f"{key}: not a probe's result: remove it to probe the store again")
 

@@ -141,9 +141,11 @@ class ObjectRecordStore:
         clock: Clock = SYSTEM_CLOCK,
         keys_recur: bool | Callable[[str], bool] = True,
         parallelism: int = 1,
+        honours_delete: Callable[[], bool] = lambda: False,
     ) -> None:
         """`keys_recur`: True if a removed key may be created again, or a function that answers this question for a
-        partition.
+        partition. `honours_delete`: returns True if a probe found that the store honours conditions on DELETE. If it
+        returns False, this object finds out with 3 requests before its first removal.
 
         `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
         """
@@ -154,6 +156,7 @@ class ObjectRecordStore:
         self._clock = clock
         self._keys_recur = keys_recur
         self._parallelism = parallelism
+        self._probed = honours_delete
         self._delete_honours: bool | None = None
         self._counters: dict[str, _Stored] = {}
         """Counters by path, as this process wrote them last."""
@@ -336,7 +339,7 @@ class ObjectRecordStore:
     def _honours_delete(self) -> bool:
         if self._delete_honours is None:
             with suppress(S3NotifyError):
-                self._delete_honours = self._try_conditional_delete()
+                self._delete_honours = self._probed() or self._try_conditional_delete()
         return bool(self._delete_honours)
 
     def _try_conditional_delete(self) -> bool | None:

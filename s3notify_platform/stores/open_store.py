@@ -6,7 +6,7 @@ A new kind of store is a file, and an item in `kinds.KINDS`.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
@@ -137,8 +137,25 @@ def open_records(
     if table is not None:
         return _in_table(table, f"{bucket.bucket}/{prefix}")
     if store is not None:
-        return ObjectRecordStore(store, prefix, keys_recur=keys_recur, parallelism=parallelism)
+        return ObjectRecordStore(
+            store,
+            prefix,
+            keys_recur=keys_recur,
+            parallelism=parallelism,
+            honours_delete=partial(_HONOUR_DELETE.__contains__, bucket),
+        )
     return _on_bucket(bucket, prefix, keys_recur, parallelism)
+
+
+def note_conditional_delete(bucket: S3Config) -> None:
+    """Notes that a probe found that the bucket honours conditions on DELETE. So the record stores of this process need
+    no requests to find this out. No request.
+    """
+    _HONOUR_DELETE.add(bucket)
+
+
+_HONOUR_DELETE: Final[set[S3Config]] = set()
+"""The buckets for which `note_conditional_delete` was called."""
 
 
 @lru_cache(maxsize=32)
@@ -154,7 +171,13 @@ def _on_bucket(
     """Each process has one `ObjectRecordStore` for each prefix, because this object caches counters, and remembers if
     the store honours a conditional DELETE.
     """
-    return ObjectRecordStore(_counting(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
+    return ObjectRecordStore(
+        _counting(bucket),
+        prefix,
+        keys_recur=keys_recur,
+        parallelism=parallelism,
+        honours_delete=partial(_HONOUR_DELETE.__contains__, bucket),
+    )
 
 
 @lru_cache(maxsize=32)

@@ -154,16 +154,14 @@ def test_a_removed_lease_or_records_table_is_noticed(records, monkeypatch):
         manager(monkeypatch, store, lease_table="leases").settle_commit_mode()
 
 
-def test_a_store_json_of_an_earlier_version_means_native(monkeypatch):
-    """Earlier versions of this package had no other commit mode."""
+@pytest.mark.parametrize("removed", ["mode", "commit", "lease_table", "delete_if_match"])
+def test_an_invalid_store_json_stops_the_run(monkeypatch, removed):
+    """A guessed ability or commit mode could let runs overwrite each other's commits."""
     store = MemoryObjectStore()
     manager(monkeypatch, store).settle_commit_mode()
     body = json.loads(store.get(PLACE).body)
-    del body["commit"], body["lease_table"]
-    store.put(PLACE, json.dumps(body).encode())
-    io = manager(monkeypatch, store)
-    io.settle_commit_mode()
-    assert io.source.commit.choice == "native"
-    store.put(PLACE, b"{}")
-    with pytest.raises(CorruptError, match="remove it to probe the store again"):
-        manager(monkeypatch, store).settle_commit_mode()
+    del body[removed]
+    for stored in (json.dumps(body).encode(), b"{}", b"[]", b"\xff"):
+        store.put(PLACE, stored)
+        with pytest.raises(CorruptError, match="remove it to probe the store again"):
+            manager(monkeypatch, store).settle_commit_mode()
