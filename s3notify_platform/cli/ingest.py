@@ -3,12 +3,12 @@
 import signal
 import sys
 from dataclasses import MISSING
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from s3notify_platform.cli.common import metrics_option
-from s3notify_platform.cli.configured import command, find_code
+from s3notify_platform.cli.configured import command, configured, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.help_pages import OBJECTS, SettingOption
 from s3notify_platform.cli.printing import say
@@ -18,6 +18,9 @@ from s3notify_platform.local.attributes import SourceAttributes, SparkSettings, 
 from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from s3notify_platform.source.location import Location
 
 _ATTRIBUTES: Final = named(BatchSettings, SourceAttributes, SparkSettings)
 
@@ -86,8 +89,9 @@ def ingest(
     """Keep the table of source NAME up to date until SIGINT or SIGTERM. The first time, all objects are read.
 
     Each round of changes becomes one version of the table. Each row is committed exactly once, even if processes are
-    killed; another machine can continue. Changes come from the queue if there is a topic NAME (`s3notify topics
-    create`), else from listings of the bucket. Slot assets need Dagster.
+    killed; another machine can continue. Changes come from the queue if there is a topic NAME, else from listings of
+    the bucket. The command creates the topic if the YAML has an inlet (else use `s3notify topics create`). Slot assets
+    need Dagster.
 
     With --once, exit code 1 means that a slot could not be committed, or that a derived table is behind. Settings that
     contradict the table are refused: see `s3notify table migrate` and `s3notify schema set`. `s3notify guide options`
@@ -123,6 +127,7 @@ def ingest(
     check_declared_types(source, opened, transformed=function is not None)
     if problem := topic_problem(source.location):
         raise click.ClickException(problem)
+    _make_topic(source.location)
     running: list[ContinuousIngest] = []
     shown = Metrics(
         "ingest", lambda: {} if not running else running[0].counts(), queue=source.location.queue()
@@ -152,6 +157,18 @@ def ingest(
                 raise click.ClickException(reason_of(error)) from error
     if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)
+
+
+def _make_topic(location: "Location") -> None:
+    """Creates the source's topic if the YAML has an inlet: without a topic, the inlet's changes would be ignored.
+
+    Cost: 1 request, and those of `Topics.create`, if the YAML has an inlet.
+    """
+    topics = location.queue().topics
+    for source in configured():
+        if source.name == location.name and source.inlets and topics.find(location.name) is None:
+            topics.create(location.name, source.topic)
+            say(f"topic {location.name!r} was created for the inlet {source.inlets[0]}", err=True)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

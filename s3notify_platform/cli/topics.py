@@ -171,18 +171,14 @@ def create(
 ) -> None:
     """Create the topic TOPIC. Safe to repeat with the same settings; other settings of an existing topic are an error.
 
-    The topic of a source has the name of the source, and gets slots and signals from the source's YAML.
+    The topic of a source has the name of the source. The source's YAML gives its prefix, slots, signals and sizes;
+    options override the YAML.
     """
-    if settings["source_bucket"] is None:
-        settings["source_bucket"] = place.bucket
-    fixed: dict[str, Any] = {"slots": slots, "signals": signals}
-    own = [source for source in configured() if source.name == topic]
-    for name, value in fixed.items():
-        if click.get_current_context().get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            fixed[name] = own[0].values.get(name) if own else value
-    sizes = {"shards": shards, **fixed}
-    given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
-    made = _changed(TopicSettings(**given), settings)
+    own = [source.topic for source in configured() if source.name == topic]
+    sizes = {"shards": shards, "slots": slots, "signals": signals}
+    origin = click.get_current_context().get_parameter_source
+    settings |= {name: size for name, size in sizes.items() if origin(name) is ParameterSource.COMMANDLINE}
+    made = _changed(own[0] if own else TopicSettings(bucket=place.bucket), settings)
     place.queue().topics.create(topic, made, tables=tables)
     say(f"topic {topic!r}: {described(made)}, {made.slots} slots")
 

@@ -357,7 +357,10 @@ def _facts(found: Answer) -> Iterator[str]:
     for topic in found.topics:
         yield from _topic_facts(found, topic)
     if not found.topic_exists:
-        made = f"the source's sensor creates it; to create it now: s3notify topics create {found.source}"
+        made = (
+            "the source's sensor creates it, or `s3notify ingest` if the YAML has an inlet; to create it now: "
+            f"s3notify topics create {found.source}"
+        )
         yield f"topic {found.source!r}: not created yet; {made}"
     if found.topics_cut:
         yield "topics: there are more than were read"

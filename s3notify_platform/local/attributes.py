@@ -154,6 +154,16 @@ def imported(path: str) -> Any:
         raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error
 
 
+def _unknown(name: str) -> str:
+    """The error message for an unknown attribute."""
+    known = attributes_of(*SERVICES)
+    groups = {group: setting.group for group, setting in known.items() if setting.group is not None}
+    forms = [f"{group}: {{{name}: …}}" for group, kind in groups.items() if name in named(kind)]
+    if forms:
+        return f"{name}: this setting is part of a group: write {' or '.join(forms)}"
+    return unknown(name, [*known])
+
+
 def attributes_of(*services: str) -> dict[str, Setting]:
     """All attributes of a source by name, with a group for each of these services. A service is off if its group is
     missing.
@@ -187,7 +197,7 @@ class Attributes:
         # A service's module is imported only if the file names it.
         known = attributes_of(*(name for name in SERVICES if name in given))
         if ours and (others := [str(name) for name in given if name not in known]):
-            raise UsageError("\n".join(unknown(name, [*known, *SERVICES]) for name in others))
+            raise UsageError("\n".join(_unknown(name) for name in others))
         taken = {name: _evaluated(raw, name, evaluate) for name, raw in given.items() if name in known}
         own = {name: setting for name, setting in known.items() if name in taken}
         return cls(values_in(taken, own))

@@ -14,15 +14,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named, unknown
 from s3notify_platform.local.attributes import Attributes, known_now
 from s3notify_platform.local.defs_yaml import documents_of, evaluated
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.bucket_settings import unusual_prefixes, with_leases
 from s3notify_platform.source.settings import (
     DEFS_VARIABLE,
     SETTINGS,
     LocationSettings,
+    TopicSizeSettings,
+    topic_of,
     ungrouped,
 )
 
@@ -123,6 +127,21 @@ class ConfiguredSource:
                         name: other.checked.get(name) for name in _OF_PLACE & other.checked.values.keys()
                     }
                     yield from unusual_prefixes(values, bucket)
+
+    @property
+    def topic(self) -> TopicSettings:
+        """The settings of the source's own topic."""
+        sizes = {name: known_now(self.checked.get(name)) for name in named(TopicSizeSettings)}
+        return topic_of(self.values | sizes)
+
+    @property
+    def inlets(self) -> tuple[str, ...]:
+        """The inlets in the source's YAML, by name."""
+        return tuple(
+            kind.name
+            for kind in SERVICES.values()
+            if kind.direction == "inlet" and self.checked.get(kind.name) is not None
+        )
 
     @property
     def code_versions(self) -> dict[str, str]:

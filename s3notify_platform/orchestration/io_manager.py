@@ -49,9 +49,8 @@ from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partition
 from s3notify_platform.orchestration.resources import DynamoTables, reach_of
 from s3notify_platform.orchestration.setting_fields import Checked, fields_of, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
-from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.build import build
-from s3notify_platform.source.settings import QUEUE, SOURCE, DynamoSettings, TopicSizeSettings, ungrouped
+from s3notify_platform.source.settings import SOURCE, DynamoSettings, TopicSizeSettings, topic_of, ungrouped
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
@@ -129,14 +128,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     @property
     def clients(self) -> SourceClients:
         """Clients for the source's keyspace, queue and ack chains."""
-        topic = TopicSettings(
-            **{name: getattr(self, f"queue_{name}") for name in QUEUE},
-            slots=self.slots,
-            signals=self.signals,
-            bucket=self.bucket,
-            prefix=self.prefix,
-        )
-        return SourceClients(source=self.source, topic=topic)
+        return SourceClients(source=self.source, topic=topic_of(values_of(self, *SOURCE, TopicSizeSettings)))
 
     def settle_commit_mode(self) -> Source:
         """The source with its commit mode settled. Refuses a store that supports no commit mode.

@@ -270,6 +270,13 @@ TopicSizeSettings: Final = make_dataclass(
 """Settings for creating the source's topic. `s3notify topics update` changes these settings later."""
 
 
+def topic_of(values: Mapping[str, Any]) -> TopicSettings:
+    """The settings of the topic of a source that has these settings. Pure."""
+    given = {name: values.get(f"queue_{name}") for name in QUEUE}
+    given |= {name: values.get(name) for name in ("slots", "signals", "bucket", "prefix")}
+    return TopicSettings(**{name: value for name, value in given.items() if value is not None})
+
+
 _Region = Annotated[
     str | None, About("Region, like eu-west-1; default: AWS_REGION, or the region of the profile")
 ]

@@ -174,6 +174,6 @@ def test_the_service_keeps_the_table_up_to_date(place: Place) -> None:
 
 def test_spark_reads_table_and_streams(place: Place) -> None:
     """The table, the stream of new rows, and the stream of changes must each have exactly the committed rows."""
-    ok(place, "s3notify topics create orders --prefix raw/orders/")
+    ok(place, "s3notify topics create orders")
     (place.folder / "read.py").write_text(BEFORE_SPARK + block("Spark") + AFTER_SPARK)
     assert "FOUND ['Ann']" in ok(place, "python read.py")

@@ -1,5 +1,6 @@
 """`s3notify ingest`: the arguments for the engine, and the exit code."""
 
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -9,7 +10,10 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.local import java
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.source import location
 from s3notify_platform.spark import continuous
+from s3notify_platform.stores.memory import MemoryRecordStore
 
 ARGUMENTS = ["ingest", "orders", "--bucket", "landing", "--prefix", "raw/"]
 
@@ -75,6 +79,30 @@ def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
     result = CliRunner().invoke(main, [*ARGUMENTS, "--once"])
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("inlet", ["sqs: {queue_url: 'http://127.0.0.1/1/events'}", "description: no inlet"])
+def test_an_inlet_in_the_yaml_gets_a_topic(
+    started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inlet: str
+) -> None:
+    """Without a topic, the inlet ignores all changes, and only a sweep finds them. The topic has the settings of the
+    YAML, as in Dagster.
+    """
+    records = MemoryRecordStore()
+    monkeypatch.setattr(location, "queue_records", lambda *_, **__: records)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "defs" / "orders" / "defs.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: orders\n  bucket: landing\n"
+        f"  prefix: raw/\n  slots: 16\n  queue_shards: 3\n  s3: {{region: us-east-1}}\n  {inlet}\n"
+    )
+    for _ in range(2):
+        ran = CliRunner().invoke(main, ["ingest", "orders"])
+        assert ran.exit_code == 0, ran.output
+    found = [(each.name, each.settings) for each in started["source"].location.queue().topics.all()]
+    made = TopicSettings(bucket="landing", prefix="raw/", slots=16, shards=3)
+    assert found == ([("orders", made)] if inlet.startswith("sqs") else [])
 
 
 @pytest.mark.parametrize("more", [["-o", "slots"], ["--conf", "=x"], ["--transform", "no.such"]])

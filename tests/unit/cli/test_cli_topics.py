@@ -241,20 +241,33 @@ def test_wrong_values_are_refused(queue: NotificationQueue, arguments: list[str]
     assert said in ran.output
 
 
-def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
-    """Slots and signals come from the YAML of this source, not of other sources. Options of the command line override
-    both values.
+def test_a_topic_of_a_source_has_the_settings_of_the_yaml(queue: NotificationQueue, tmp_path: Path) -> None:
+    """The settings come from the YAML of this source, not of other sources. Options of the command line override them.
+    Otherwise the topic could differ from the topic that Dagster would make.
     """
-    for name, slots, signals in (("orders", 40, "root"), ("clicks", 7, "slots")):
+    more: dict[str, dict[str, Any]] = {
+        "orders": {
+            "slots": 40,
+            "signals": "root",
+            "prefix": "raw/",
+            "queue_shards": 3,
+            "queue_capacity": 900,
+        },
+        "clicks": {"slots": 7, "signals": "slots", "prefix": "clicks/"},
+    }
+    for name, settings in more.items():
         (tmp_path / name).mkdir()
-        attributes = {"name": name, "bucket": "b", "slots": slots, "signals": signals}
+        attributes = {"name": name, "bucket": "b", **settings}
         (tmp_path / name / "defs.yaml").write_text(json.dumps({"attributes": attributes}))
     defs = ["--defs", str(tmp_path)]
     done("create", "orders", *defs)
     done("create", "copies", *defs)
     done("create", "clicks", "--slot-count", "9", "--signals", "root", *defs)
-    found = {topic.name: (topic.settings.slots, topic.settings.signals) for topic in queue.topics.all()}
-    assert found == {"orders": (40, "root"), "copies": (1000, "slots"), "clicks": (9, "root")}
+    assert {topic.name: topic.settings for topic in queue.topics.all()} == {
+        "orders": TopicSettings(bucket="b", prefix="raw/", slots=40, signals="root", shards=3, capacity=900),
+        "copies": TopicSettings(bucket="b"),
+        "clicks": TopicSettings(bucket="b", prefix="clicks/", slots=9, signals="root"),
+    }
 
 
 def test_a_topic_keeps_the_tables_that_it_serves(queue: NotificationQueue) -> None:

@@ -1,6 +1,6 @@
 """A service of several sources signals each source in the slots of that source, on a real server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event as Stop
 from typing import Any, Final
@@ -125,3 +125,19 @@ def test_an_inlet_signals_each_source_in_its_own_slots(
     inlet.run(stop, lambda _: stop.set())
     assert len(queue.deleted) == len(KEYS)
     signals(bucket, SLOTS)
+
+
+@pytest.mark.parametrize("missing", [(), ("clicks",)])
+def test_an_inlet_says_which_source_has_no_topic(
+    bucket: S3Config, services: list[Any], monkeypatch: pytest.MonkeyPatch, missing: Sequence[str]
+) -> None:
+    """Without a topic, the inlet ignores the changes of the source, and only a sweep finds them."""
+    monkeypatch.setitem(SERVICES, TOY.name, TOY)
+    monkeypatch.setitem(ToyInletSettings.queues, "changes", ToyQueue([]))
+    for source in sources_of():
+        if source.name in missing:
+            source.source().location.queue().topics.delete(source.name)
+    ran = CliRunner().invoke(main, ["inlet", "toy", "--queue-name", "changes"])
+    assert ran.exit_code == 0, ran.output
+    warned = [line.split()[0] for line in ran.stderr.splitlines() if "has no topic yet" in line]
+    assert warned == [*missing]

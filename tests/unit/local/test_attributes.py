@@ -227,6 +227,9 @@ def run(*arguments: str) -> Result:
     [
         ("prefx: raw/", "prefx: there is no such setting; did you mean prefix?"),
         ("s3: {region_name: eu-west-1}", "s3.region_name: there is no such setting; did you mean s3.region?"),
+        ("endpoint_url: x", "endpoint_url: this setting is part of a group: write s3: {endpoint_url: …}"),
+        ("queue_url: x", "queue_url: this setting is part of a group: write sqs: {queue_url: …}"),
+        ("colour: x", "colour: there is no such setting; there are backoff_seconds, bucket, "),
         ("htp: {}", "htp: there is no such setting; did you mean http?"),
         ("http: {prt: 1}", "http.prt: there is no such setting; did you mean http.port?"),
         ("sqs: {queueurl: x}", "sqs.queue_url is missing: URL of the SQS queue"),
