@@ -117,8 +117,8 @@ class BatchSchemas:
     ) -> TableSchema:
         """Returns the pinned schema with the additional columns `found`, and the resulting columns of the table's rows.
 
-        `found` has the names that the columns have in objects. `named`: the schema that has the known table names of
-        these columns; by default, the pinned schema.
+        `found` has the names that the columns have in objects. `named`: the schema that has the names of these columns
+        in the table, if they are known; by default, the pinned schema.
         """
         held = object_names(known.source) if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)

@@ -107,7 +107,9 @@ class Application(Protocol):
     """The application of a server. `admit` and `handle` are called on the server's event loop."""
 
     def admit(self, head: Head) -> Answer | None:
-        """The answer if the body is not needed; None to admit the request; `UNPROVEN` if the body is needed first."""
+        """Judges a request by its head. Returns None if the request is admitted, `UNPROVEN` if only the body can prove
+        the sender, and otherwise the answer, for which the body is not read.
+        """
         ...
 
     async def handle(self, head: Head, body: bytes) -> Answer:

@@ -33,8 +33,9 @@ def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> I
     """Yields groups of files that are to be merged. A group has about `step_bytes`, and exceeds them by less than one
     file, or has two files. No file is in two groups.
 
-    Guarantee: if nothing is yielded, at most `DEPTH` files have values of the first column both below and above any
-    one value, as far as the statistics have bounds. The same holds for the next column of files with one value before.
+    Guarantee, if nothing is yielded: for each value of the first column, at most `DEPTH` files have both smaller and
+    greater values. Among files that have only one value in the first column, the same holds for the next column. Files
+    without bounds in their statistics are not counted.
     """
     packs = {pack.path: pack for pack in live}
     for step in _small(packs.values(), clustered, step_bytes):

@@ -126,7 +126,7 @@ def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
 
 
 def states_of(parts: Sequence[BuiltPart]) -> StateSet:
-    """Returns the states of all keys, with all files in the level for their total size. Pure."""
+    """Returns the states of all keys. All files are in one level, which is chosen by their total size. Pure."""
     files = sorted((file for part in parts for file in part.states), key=lambda file: file.first)
     level = _level_of(sum(file.bytes for file in files))
     return StateSet(files=tuple(replace(file, level=level) for file in files))

@@ -188,7 +188,7 @@ def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, lis
 
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
-def test_a_listing_removes_rows_of_existing_objects_that_modified_after_excludes(
+def test_a_listing_removes_rows_of_existing_objects_that_are_excluded_by_modified_after(
     ministack: S3Server, on_delete: str
 ) -> None:
     """Otherwise, `on_delete` would keep rows of objects that were not deleted. The time at which a deleted object was
