@@ -43,7 +43,10 @@ SLOTS_SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """All checks as one step, which the sweep or a person starts. Batches report the checks too (`batch_report`)."""
+    """All checks as one step, which the sweep or a person starts. Batches report the checks too (`batch_report`).
+
+    If the sweep is refused, no files are merged, and the other checks still have their results.
+    """
     about = {
         COMPLETE: "Compares the whole source with the committed state. Fails if a change was not announced, or has "
         "waited for more than an hour. Signals the slots of unannounced changes, so that the next batch reads them. "
@@ -67,9 +70,11 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         for key in sorted(context.selected_asset_check_keys):
             match key.name:
                 case "complete":
-                    yield completeness(io, context.instance)
-                    merge_small_files(io, context.log)
-                    tag_objects(context.op_execution_context, io)
+                    swept = completeness(io, context.instance)
+                    yield swept
+                    if swept.severity != dg.AssetCheckSeverity.ERROR:
+                        merge_small_files(io, context.log)
+                        tag_objects(context.op_execution_context, io)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
                 case "quarantine":
