@@ -305,6 +305,24 @@ def check_keyspaces(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"], *,
                 )
 
 
+def warn_without_topic(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"]) -> None:
+    """Warns if a source has no topic: inlets ignore its changes, and writers do not queue them. Cost: 1 scan of the
+    topics.
+    """
+    from s3notify_platform.channels.keyspaces import source_of
+    from s3notify_platform.kernel.errors import S3NotifyError
+
+    with suppress(S3NotifyError):  # the service gets the same error, and waits
+        there = {topic.name for topic in place.queue().topics.all()}
+        named = {space.topic or source_of(space.signals) for space in keyspaces} - {""}
+        for name in sorted(named - there):
+            say(
+                f"{name} has no topic yet, so its changes are ignored: start Dagster or `s3notify ingest {name}`, "
+                "which make the topic and find the earlier changes",
+                err=True,
+            )
+
+
 def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:
     """The slots that the text of an option names, like 3,17,20-29; None if the option is not given."""
     try:

@@ -108,7 +108,11 @@ class ConfiguredCommand(PagedCommand):
         ctx.meta[_META] = found
         ctx.meta[_GIVEN] = {name: value for name, value in given.items() if isinstance(value, str)}
         check_shared(*self._shared)
-        ctx.default_map = {**_common(found), **_of_service(found, self._service), **(ctx.default_map or {})}
+        ctx.default_map = {
+            **_common(found),
+            **_of_service(found, self._service, self._options(given)),
+            **(ctx.default_map or {}),
+        }
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
@@ -117,6 +121,10 @@ class ConfiguredCommand(PagedCommand):
             where = " or ".join(f"{place}/SOURCE/defs.yaml" for place in PLACES)
             hint = f"Give it, or define the source in {where}."
             raise click.MissingParameter(hint, error.ctx, error.param) from error
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """The options of the parameters that the command line does not give."""
+        return {str(each.name): each.opts[0] for each in self.params if each.name not in given}
 
 
 def _common(sources: Sequence[ConfiguredSource]) -> dict[str, Any]:
@@ -128,15 +136,28 @@ def _common(sources: Sequence[ConfiguredSource]) -> dict[str, Any]:
     return common | {"keyspaces": [source.keyspace for source in sources]}
 
 
-def _of_service(sources: Sequence[ConfiguredSource], service: str) -> dict[str, Any]:
-    """The settings of a service that are the same in all sources that configure it."""
-    groups = [group for source in sources if service and (group := source.checked.get(service))]
-    first = groups[0] if groups else {}
-    return {
-        f"{OF_SERVICE}{name}": value
-        for name, value in first.items()
-        if all(other.get(name) == value for other in groups)
+def _of_service(
+    sources: Sequence[ConfiguredSource], service: str, options: Mapping[str, str]
+) -> dict[str, Any]:
+    """The settings of a service in the sources that configure it. `options`: the option of each parameter that the
+    command line does not give. `UsageError` if the sources differ in such a parameter.
+    """
+    groups = {
+        source.name: group
+        for source in sources
+        if service and (group := source.checked.get(service)) is not None
     }
+    found = {name: value for group in groups.values() for name, value in group.items()}
+    for name in found:
+        values = [group.get(name) for group in groups.values()]
+        option = options.get(f"{OF_SERVICE}{name}")
+        if option and any(value != values[0] for value in values):
+            listed = ", ".join(f"{source} has {group.get(name)!r}" for source, group in groups.items())
+            raise UsageError(
+                f"the sources differ in {service}.{name}: {listed}: give {option}, or the folder of one source as "
+                f"--defs, and run the command once for each source"
+            )
+    return {f"{OF_SERVICE}{name}": value for name, value in found.items()}
 
 
 def configured() -> list[ConfiguredSource]:

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,11 +16,12 @@ from s3notify_platform.cli.setting_options import Option, option_of, options, se
 from s3notify_platform.kernel.setting import named
 from s3notify_platform.local.attributes import SourceAttributes, SparkSettings, imported
 from s3notify_platform.local.fingerprint import fingerprint
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from s3notify_platform.source.location import Location
+    from s3notify_platform.source.source import Source
 
 _ATTRIBUTES: Final = named(BatchSettings, SourceAttributes, SparkSettings)
 
@@ -57,6 +58,8 @@ def _setting(name: str) -> Option:
     help="Time between two polls.",
 )
 @option_of(_ATTRIBUTES["list_seconds"], rare=True, default=None)
+@option_of(_ATTRIBUTES["max_attempts"], rare=True)
+@option_of(_ATTRIBUTES["backoff_seconds"], rare=True)
 @option_of(_ATTRIBUTES["transform"])
 @option_of(_ATTRIBUTES["master"])
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark property. Repeatable.")
@@ -84,14 +87,15 @@ def ingest(
     sweep: bool,
     every: float,
     metrics: str | None,
+    max_attempts: int,
+    backoff_seconds: float,
     **settings: Any,
 ) -> None:
     """Keep the table of source NAME up to date until SIGINT or SIGTERM. The first time, all objects are read.
 
     Each round of changes becomes one version of the table. Each row is committed exactly once, even if processes are
     killed; another machine can continue. Changes come from the queue if there is a topic NAME, else from listings of
-    the bucket. The command creates the topic if the YAML has an inlet (else use `s3notify topics create`). Slot assets
-    need Dagster.
+    the bucket. The command creates the topic, except with --once --sweep. Slot assets need Dagster.
 
     With --once, exit code 1 means that a slot could not be committed, or that a derived table is behind. Settings that
     contradict the table are refused: see `s3notify table migrate` and `s3notify schema set`. `s3notify guide options`
@@ -127,7 +131,8 @@ def ingest(
     check_declared_types(source, opened, transformed=function is not None)
     if problem := topic_problem(source.location):
         raise click.ClickException(problem)
-    _make_topic(source.location)
+    if not (once and sweep):
+        _make_topic(source)
     running: list[ContinuousIngest] = []
     shown = Metrics(
         "ingest", lambda: {} if not running else running[0].counts(), queue=source.location.queue()
@@ -149,6 +154,7 @@ def ingest(
                     progress=lambda text: say(text, err=True),
                     reads=reads,
                     list_seconds=reading.list_seconds,
+                    settings=BatchSettings(max_attempts=max_attempts, backoff_seconds=backoff_seconds),
                 )
                 running.append(continuous)
                 continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
@@ -159,16 +165,25 @@ def ingest(
         sys.exit(1)
 
 
-def _make_topic(location: "Location") -> None:
-    """Creates the source's topic if the YAML has an inlet: without a topic, the inlet's changes would be ignored.
-
-    Cost: 1 request, and those of `Topics.create`, if the YAML has an inlet.
+def _make_topic(source: "Source") -> None:
+    """Creates the source's topic, as Dagster does. Without a topic, inlets ignore the source's changes, and publishers
+    cannot announce them. Cost: 1 request, and those of `Topics.create`.
     """
-    topics = location.queue().topics
-    for source in configured():
-        if source.name == location.name and source.inlets and topics.find(location.name) is None:
-            topics.create(location.name, source.topic)
-            say(f"topic {location.name!r} was created for the inlet {source.inlets[0]}", err=True)
+    name, topics = source.name, source.location.queue().topics
+    if topics.find(name) is None:
+        sizes = next((each.topic for each in configured() if each.name == name), TopicSettings())
+        wanted = replace(
+            sizes,
+            bucket=source.input.bucket.bucket,
+            prefix=source.input.prefix,
+            slots=source.location.slots,
+            signals=source.location.signals,
+        )
+        topics.create(name, wanted)
+        say(
+            f"topic {name!r} was created: changes that are announced to it are found without a listing",
+            err=True,
+        )
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from s3notify_platform.cli.common import (
     keyspace_options,
     metrics_option,
     queue_options,
+    warn_without_topic,
 )
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.ending import run_in_foreground
@@ -35,6 +36,7 @@ def reconcile(
     from s3notify_platform.channels.reconcile.reconciler_service import reconciler_over
 
     check_keyspaces(place, keyspaces, without="changes are resolved in the topics")
+    warn_without_topic(place, keyspaces)
     queue = place.queue()
     reconciler = reconciler_over(queue, place.s3(), place.platform(), keyspaces=keyspaces)
     run_in_foreground(reconciler, queue=queue, metrics=metrics)

@@ -1,7 +1,6 @@
 """Commands that run a registered service in the foreground. The settings of the service are the options."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -13,12 +12,12 @@ from s3notify_platform.cli.common import (
     keyspace_options,
     metrics_option,
     queue_options,
+    warn_without_topic,
 )
 from s3notify_platform.cli.configured import OF_SERVICE, ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.cli.help_pages import PLACE, SettingOption
-from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.setting_options import Command, option_of, options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, values_in
@@ -79,7 +78,7 @@ def _command(kind: ServiceKind) -> click.Command:
         if kind.direction == "inlet":
             _check_apart(place, keyspaces, excluded)
             check_keyspaces(place, keyspaces, without="changes go to the topics")
-            _warn_without_topic(place, keyspaces)
+            warn_without_topic(place, keyspaces)
         context = ServiceContext(
             name=kind.name,
             queue=place.queue(),
@@ -97,20 +96,6 @@ def _command(kind: ServiceKind) -> click.Command:
         command = keyspace_options(_excluded(command))
     made = configured_command(kind.name, service=kind.name, short_help=kind.summary, help=settings.__doc__)
     return made(queue_options(command))
-
-
-def _warn_without_topic(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"]) -> None:
-    """Warns if a source has no topic, so that its changes would be ignored. Cost: 1 scan of the topics."""
-    from s3notify_platform.kernel.errors import S3NotifyError
-
-    with suppress(S3NotifyError):  # the service gets the same error, and waits
-        there = {topic.name for topic in place.queue().topics.all()}
-        for name in sorted({space.topic for space in keyspaces if space.topic} - there):
-            say(
-                f"{name} has no topic yet, so its changes are ignored: start Dagster or `s3notify ingest {name}`, "
-                "which make the topic and find the earlier changes",
-                err=True,
-            )
 
 
 def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:

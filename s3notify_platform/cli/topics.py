@@ -35,7 +35,7 @@ from s3notify_platform.cli.topic_texts import (
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, settings_of
 from s3notify_platform.protocols.notification_queue import Rule, TopicSettings, owners_of
-from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
+from s3notify_platform.protocols.notification_queue.topic_settings import check_for_source, check_topic
 from s3notify_platform.protocols.notification_queue.topic_store import check_unserved
 
 _ENDPOINT = settings_of(Endpoint)
@@ -179,6 +179,8 @@ def create(
     origin = click.get_current_context().get_parameter_source
     settings |= {name: size for name, size in sizes.items() if origin(name) is ParameterSource.COMMANDLINE}
     made = _changed(own[0] if own else TopicSettings(bucket=place.bucket), settings)
+    if own or tables:
+        check_for_source(topic, made, made.signals)
     place.queue().topics.create(topic, made, tables=tables)
     say(f"topic {topic!r}: {described(made)}, {made.slots} slots")
 

@@ -358,7 +358,7 @@ def _facts(found: Answer) -> Iterator[str]:
         yield from _topic_facts(found, topic)
     if not found.topic_exists:
         made = (
-            "the source's sensor creates it, or `s3notify ingest` if the YAML has an inlet; to create it now: "
+            "the source's sensor or `s3notify ingest` creates it; to create it now: "
             f"s3notify topics create {found.source}"
         )
         yield f"topic {found.source!r}: not created yet; {made}"

@@ -15,7 +15,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
-from s3notify_platform.protocols.notification_queue.topic_settings import check_signals, differing
+from s3notify_platform.protocols.notification_queue.topic_settings import check_for_source, differing
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.settings import QUEUE
 from s3notify_platform.source.source import Source
@@ -85,7 +85,7 @@ class SourceClients:
             found = topics.get(name)
         except NotFoundError:
             found = topics.create(name, self.topic, tables=(user.table,) if user.table else ())
-        check_signals(name, found.settings, self.topic.signals)
+        check_for_source(name, found.settings, self.topic.signals)
         found = topics.serve(found, user)
         own = {setting: getattr(self.topic, setting) for setting in (*QUEUE, "bucket", "prefix", "rules")}
         if why := differing(name, found.settings, replace(found.settings, **own)):

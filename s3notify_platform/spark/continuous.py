@@ -196,6 +196,13 @@ class ContinuousIngest:
         self._topic = self._topic_epoch()
         return decided()
 
+    def has_new_topic(self, enumerated: str) -> bool:
+        """True if the source has a topic for which the bucket was not listed yet. `enumerated`: the epoch of the topic
+        for which it was listed last. Cost: 1 request.
+        """
+        self._topic = self._topic_epoch()
+        return self._topic not in ("", enumerated)
+
     def take_decided(
         self,
         signals: Mapping[Slot, str | None],
@@ -444,7 +451,10 @@ class _Following:
         self._waiting = {} if seen else dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
-        self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # slots that an earlier process added
+        rescans = ingest.backlog.read()
+        if ingest.has_new_topic(rescans.enumerated):  # earlier changes were not announced to it
+            self._waiting |= dict.fromkeys(location.all_slots())
+        self._waiting |= dict.fromkeys(rescans.slots)  # slots that an earlier process added
         self._table = seen.table if seen else ""
         self._swept_ms = seen.swept_ms if seen else ingest.clock.wall_ms()
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

@@ -22,7 +22,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicUser
-from s3notify_platform.protocols.notification_queue.topic_settings import check_signals
+from s3notify_platform.protocols.notification_queue.topic_settings import check_for_source
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
 from s3notify_platform.source.location import Location
 
@@ -94,7 +94,7 @@ def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signal
     found = queue.topics.find(topic)
     if found is None:
         return ""
-    check_signals(topic, found.settings, signals)
+    check_for_source(topic, found.settings, signals)
     return queue.topics.serve(found, user).epoch
 
 
@@ -108,7 +108,7 @@ def topic_problem(location: Location) -> str:
     found = location.queue().topics.find(location.name)
     try:
         if found is not None:
-            check_signals(location.name, found.settings, location.signals)
+            check_for_source(location.name, found.settings, location.signals)
             user.claimed(found)
             user.released(found)
     except UsageError as error:

@@ -192,10 +192,15 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
         )
 
 
-def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
-    """Raises `UsageError` if writers of a topic signal in another way than its source expects: the source would miss
-    changes.
+def check_for_source(name: str, settings: TopicSettings, signals: str) -> None:
+    """Raises `UsageError` if the source of this topic would miss changes: because the topic's entries are delivered to
+    an endpoint, or because writers of the topic signal in another way than the source expects.
     """
+    if settings.endpoint:
+        raise UsageError(
+            f"topic {name!r} sends its changes to an endpoint, so its source would miss them: remove the endpoint by "
+            f"`s3notify topics update {name} --url ''`, and create another topic for the endpoint. Then run a sweep"
+        )
     if settings.signals != signals:
         raise UsageError(
             f"topic {name!r} has signals: {settings.signals}, and its source {signals}: set signals: "

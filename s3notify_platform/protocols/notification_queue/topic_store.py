@@ -189,6 +189,11 @@ class Topics:
         def change(topic: Topic) -> Topic:
             settings = revised(topic.settings)
             check_topic(name, settings)
+            if topic.tables and settings.endpoint:
+                raise UsageError(
+                    f"topic {name!r} serves table {', '.join(topic.tables)}, which would miss changes if they were "
+                    "sent to an endpoint: create another topic for the endpoint"
+                )
             if topic.paused and not settings.persistent:
                 raise UsageError(
                     f"topic {name!r} is paused, and its queue keeps its changes: resume it first"

@@ -49,6 +49,8 @@ def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(arguments)
 
     seen["keeper"].run = run
+    records = MemoryRecordStore()
+    monkeypatch.setattr(location, "queue_records", lambda *_, **__: records)
     monkeypatch.setattr(continuous, "ContinuousIngest", start)
     monkeypatch.setattr(pyspark.sql.SparkSession, "builder", Anything())
     monkeypatch.setattr(java, "java_environment", dict)
@@ -81,28 +83,27 @@ def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
     assert isinstance(result.exception, SystemExit)
 
 
-@pytest.mark.parametrize("inlet", ["sqs: {queue_url: 'http://127.0.0.1/1/events'}", "description: no inlet"])
-def test_an_inlet_in_the_yaml_gets_a_topic(
-    started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inlet: str
+def test_ingest_makes_the_topic_with_the_settings_of_the_yaml(
+    started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a topic, the inlet ignores all changes, and only a sweep finds them. The topic has the settings of the
-    YAML, as in Dagster.
+    """Without a topic, an inlet ignores all changes, and only a sweep finds them. Sweeps alone need no topic, since
+    nobody would empty it between them. Options override the YAML.
     """
-    records = MemoryRecordStore()
-    monkeypatch.setattr(location, "queue_records", lambda *_, **__: records)
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "defs" / "orders" / "defs.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(
         "type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: orders\n  bucket: landing\n"
-        f"  prefix: raw/\n  slots: 16\n  queue_shards: 3\n  s3: {{region: us-east-1}}\n  {inlet}\n"
+        "  prefix: raw/\n  slots: 16\n  queue_shards: 3\n  s3: {region: us-east-1}\n  max_attempts: 2\n"
+        "  backoff_seconds: 600\n"
     )
-    for _ in range(2):
-        ran = CliRunner().invoke(main, ["ingest", "orders"])
+    made = TopicSettings(bucket="landing", prefix="raw/a/", slots=16, shards=3)
+    for more, expected in (["--once", "--sweep"], []), ([], [made]), (["--once"], [made]):
+        ran = CliRunner().invoke(main, ["ingest", "orders", "--prefix", "raw/a/", *more])
         assert ran.exit_code == 0, ran.output
-    found = [(each.name, each.settings) for each in started["source"].location.queue().topics.all()]
-    made = TopicSettings(bucket="landing", prefix="raw/", slots=16, shards=3)
-    assert found == ([("orders", made)] if inlet.startswith("sqs") else [])
+        topics = started["source"].location.queue().topics.all()
+        assert [topic.settings for topic in topics] == expected
+    assert (started["settings"].max_attempts, started["settings"].backoff_seconds) == (2, 600.0)
 
 
 @pytest.mark.parametrize("more", [["-o", "slots"], ["--conf", "=x"], ["--transform", "no.such"]])

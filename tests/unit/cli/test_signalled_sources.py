@@ -128,16 +128,43 @@ def test_an_inlet_signals_each_source_in_its_own_slots(
 
 
 @pytest.mark.parametrize("missing", [(), ("clicks",)])
-def test_an_inlet_says_which_source_has_no_topic(
-    bucket: S3Config, services: list[Any], monkeypatch: pytest.MonkeyPatch, missing: Sequence[str]
+@pytest.mark.parametrize("command", [["inlet", "toy", "--queue-name", "changes"], ["reconcile"]])
+def test_a_service_names_the_sources_without_a_topic(
+    bucket: S3Config,
+    services: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    missing: Sequence[str],
 ) -> None:
-    """Without a topic, the inlet ignores the changes of the source, and only a sweep finds them."""
+    """Without a topic, an inlet ignores the changes of the source, and only a sweep finds them."""
     monkeypatch.setitem(SERVICES, TOY.name, TOY)
     monkeypatch.setitem(ToyInletSettings.queues, "changes", ToyQueue([]))
-    for source in sources_of():
-        if source.name in missing:
-            source.source().location.queue().topics.delete(source.name)
-    ran = CliRunner().invoke(main, ["inlet", "toy", "--queue-name", "changes"])
-    assert ran.exit_code == 0, ran.output
-    warned = [line.split()[0] for line in ran.stderr.splitlines() if "has no topic yet" in line]
-    assert warned == [*missing]
+    for name in missing:
+        next(each for each in sources_of() if each.name == name).source().location.queue().topics.delete(name)
+    place = ["--bucket", bucket.bucket, "--endpoint-url", str(bucket.endpoint_url)]
+    for more in [], [*place, "--keyspace", "_s3notify/clicks/keyspace/", "raw/clicks/"]:
+        ran = CliRunner().invoke(main, [*command, *more])
+        assert ran.exit_code == 0, ran.output
+        warned = [line.split()[0] for line in ran.stderr.splitlines() if "has no topic yet" in line]
+        assert warned == [*missing]
+
+
+def test_inlet_settings_that_differ_are_refused(
+    bucket: S3Config, services: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the inlet would run with the default setting, for example at a port to which no store posts."""
+    monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", "s" * 16)
+    for port, name in enumerate(SLOTS, 9001):
+        with (tmp_path / "defs" / name / "defs.yaml").open("a") as file:
+            file.write(f"  http: {{port: {port}, plain_http: true}}\n")
+    ran = CliRunner().invoke(main, ["inlet", "http"])
+    assert (ran.exit_code, services) == (1, [])
+    said = " ".join(ran.stderr.split())
+    assert (
+        "the sources differ in http.port: clicks has 9001, orders has 9002: give --port, or the folder"
+        in said
+    )
+    for more in ["--port", "9003"], ["--defs", "defs/orders"]:
+        ran = CliRunner().invoke(main, ["inlet", "http", *more])
+        assert ran.exit_code == 0, ran.output
+    assert len(services) == 2

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.engine.batch.list_or_follow import topic_problem
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.slot_plan import Plan
 from s3notify_platform.kernel.clock import Clock
@@ -246,3 +248,31 @@ def test_source_and_topic_must_have_the_same_signals(site: Site) -> None:
     site.publisher.put("raw/a", b'{"a":3}\n')
     with pytest.raises(UsageError, match="has signals: slots, and its source root"):
         site.ingest().run(Event(), every_seconds=None)
+
+
+def test_topic_made_while_no_process_runs_causes_a_comparison(site: Site) -> None:
+    """An inlet ignores changes while there is no topic. Otherwise these changes would wait for another announcement, or
+    for the sweep.
+    """
+    site.run(lambda: site.publisher.put("raw/a", ROW))
+    site.queue.topics.delete("orders", served=True)
+    site.store.put("raw/b", ROW)
+    site.topic()
+    for _ in range(2):
+        site.ingest().run(Event(), every_seconds=None)
+    assert site.keys() == {"raw/a", "raw/b"}
+    assert [len(slots) for slots, listed in site.batches if listed] == [SLOTS, SLOTS]
+
+
+def test_topic_of_a_source_sends_nothing_to_an_endpoint(site: Site) -> None:
+    """Each entry goes to one consumer, so the source would miss the changes that the endpoint gets."""
+    endpoint = Endpoint(url="https://hooks.example.com/s3", secret_env="S3NOTIFY_PUSH_A").dumps()
+    delivered = replace(site.queue.topics.get("orders").settings, endpoint=endpoint)
+    site.queue.topics.update("orders", delivered)
+    with pytest.raises(UsageError, match="remove the endpoint"):
+        site.ingest().run(Event(), every_seconds=None)
+    assert "remove the endpoint" in topic_problem(site.source.location)
+    site.queue.topics.update("orders", replace(delivered, endpoint=""))
+    site.run(lambda: site.publisher.put("raw/a", ROW))
+    with pytest.raises(UsageError, match="create another topic for the endpoint"):
+        site.queue.topics.update("orders", delivered)
