@@ -71,7 +71,7 @@ def test_options_reach_the_source(started: dict[str, Any]) -> None:
         "raw/",
         "jsonl",
     )
-    assert CliRunner().invoke(main, [*ARGUMENTS, "--once", "--sweep"]).exit_code == 0
+    assert CliRunner().invoke(main, [*given, "--once", "--sweep"]).exit_code == 0
     assert (started["every_seconds"], started["sweep"]) == (None, True)
 
 
