@@ -17,6 +17,7 @@ from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.following_assets import build_following
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.managed_services import ManagedServices
 from s3notify_platform.orchestration.resources import S3_NAMES, DynamoTables, NamedS3, SlotSpark
 from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
@@ -55,18 +56,11 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         """The definitions without a component tree, for `dg.Definitions.merge`. `project`: all sources of
         the project.
         """
-        assets = self.assets(project)
+        services = self.services(project)
+        assets = services.assets
         slot_assets = build_slot_assets(assets)
         checks = build_checks(assets)
         ingest_job, backfill_job = build_jobs(assets, slot_assets)
-        services = services_of(
-            assets,
-            {
-                name: kind.settings()(**given.model_dump(exclude_unset=True))
-                for name, kind in SERVICES.items()
-                if (given := getattr(self, name)) is not None
-            },
-        )
         sensors = [
             build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings))),
             build_upkeep(assets, checks, self.sweep_cron, services),
@@ -80,6 +74,15 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             sensors=sensors,
             resources=assets.definitions,
         )
+
+    def services(self, project: Sequence["S3NotifyComponent"] = ()) -> ManagedServices:
+        """The services that the YAML enables. `UsageError` for settings that cannot work."""
+        settings = {
+            name: kind.settings()(**given.model_dump(exclude_unset=True))
+            for name, kind in SERVICES.items()
+            if (given := getattr(self, name)) is not None
+        }
+        return services_of(self.assets(project), settings)
 
     def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
         """The values from which the parts of the source are built. `UsageError` for settings that cannot work."""
