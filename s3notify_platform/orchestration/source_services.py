@@ -1,6 +1,6 @@
 """Services of a source that Dagster manages: the inlets and outlets that the YAML enables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 
@@ -8,11 +8,19 @@ from s3notify_platform.channels.service import Service, ServiceContext, ServiceS
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.managed_services import ManagedService, ManagedServices
 from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.source.source import Source
 
 
-def services_of(assets: SourceAssets, services: Mapping[str, ServiceSettings]) -> ManagedServices:
-    """These services of a source."""
-    made = {name: _SourceService(name=name, settings=settings) for name, settings in services.items()}
+def services_of(
+    assets: SourceAssets, services: Mapping[str, ServiceSettings], others: Sequence[Source] = ()
+) -> ManagedServices:
+    """These services of a source. The inlets also signal those of the `others` that have the same bucket and queue."""
+    own = _place_of(assets.io.source)
+    shared = tuple(_keyspace_of(other) for other in others if _place_of(other) == own)
+    made = {
+        name: _SourceService(name=name, settings=settings, shared=shared)
+        for name, settings in services.items()
+    }
     return ManagedServices(
         assets=assets,
         by_name={name: ManagedService(build=each.build, digest=each.digest) for name, each in made.items()},
@@ -21,10 +29,10 @@ def services_of(assets: SourceAssets, services: Mapping[str, ServiceSettings]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SourceService:
-    """A service, limited to its source: an inlet signals no other source."""
-
     name: str
     settings: ServiceSettings
+    shared: tuple[SourceKeyspace, ...]
+    """The keyspaces of other sources that an inlet signals."""
 
     def build(self, io: SlotIOManager) -> Service:
         return self.settings.build(self._context(io))
@@ -38,18 +46,31 @@ class _SourceService:
 
     def _context(self, io: SlotIOManager) -> ServiceContext:
         source, place = io.source, io.source.location
-        keyspace = SourceKeyspace(
-            signals=place.keyspace_prefix,
-            prefix=source.input.prefix,
-            slots=place.slots,
-            topic=io.name,
-            skips_hidden=source.input.hidden_files == "skip",
-        )
         return ServiceContext(
             name=self.name,
             queue=io.clients.queue,
             platform=place.platform,
             bucket=source.input.bucket.bucket,
-            keyspaces=(keyspace,),
+            keyspaces=(_keyspace_of(source), *self.shared),
             excluded=source.own,
         )
+
+
+def _keyspace_of(source: Source) -> SourceKeyspace:
+    place = source.location
+    return SourceKeyspace(
+        signals=place.keyspace_prefix,
+        prefix=source.input.prefix,
+        slots=place.slots,
+        topic=place.name,
+        skips_hidden=source.input.hidden_files == "skip",
+    )
+
+
+def _place_of(source: Source) -> tuple[object, ...]:
+    """The bucket and the queue. With an endpoint, the region does not decide where they are; credentials never do,
+    except for the name of a DynamoDB table, which is unique only in one account.
+    """
+    place = source.location
+    buckets = [(each.bucket, each.scheme, each.endpoint) for each in (source.input.bucket, place.platform)]
+    return (*buckets, place.queue_prefix, place.records_table)
