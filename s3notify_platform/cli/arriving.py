@@ -1,16 +1,16 @@
 """`s3notify doctor NAME`: checks that the bucket's events arrive, and after how many seconds."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.cli.common import SourcePlace
-from s3notify_platform.cli.configured import configured
+from s3notify_platform.cli.configured import configured, share_inlets
 from s3notify_platform.cli.events import prefix_of, site_of, with_accounts
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import list_all
-from s3notify_platform.local.project import dagster_command
+from s3notify_platform.local.project import ConfiguredSource, dagster_command
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy.events.event_setup import EventSetup
@@ -36,27 +36,30 @@ class Events:
 
 
 def examine_events(place: SourcePlace) -> Events | None:
-    """Checks that events arrive at the inlet in the source's YAML; None if the YAML has no inlet.
+    """Checks that events arrive at the inlet in the source's YAML, or at an inlet that another source of the project
+    shares with the source. None if there is no inlet, or if a shared inlet gets no events of this source.
 
     For the inlets `sqs` and `http`: waits for the event of a probe, at most `PROBE_SECONDS`. Cost: about 30 requests.
     Any other inlet is judged by the newest object, because its service may not get the bucket's events.
     """
     source = next((each for each in configured() if each.name == place.name), None)
-    kinds = [kind.name for kind in SERVICES.values() if kind.direction == "inlet"]
-    inlets = [name for name in kinds if source and source.checked.get(name) is not None]
-    if not source or not inlets:
+    receiver = _receiver(source) if source else None
+    if not source or not receiver:
         return None
+    inlets, whose = receiver.inlets, "" if receiver is source else f" of source {receiver.name!r}"
     by_queue, by_others = "sqs" in inlets, {"sqs", "http"}.isdisjoint(inlets)
     setup: EventSetup | None = None
-    missing, parts = "", f"the YAML has {' and '.join(f'inlet {name!r}' for name in inlets)}"
+    missing, parts = "", f"the YAML{whose} has {' and '.join(f'inlet {name!r}' for name in inlets)}"
     if not by_others:
         try:
-            setup = _setup(place) if by_queue else None
+            setup = _setup(place) if by_queue and receiver is source else None
             missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
             parts = "all parts are there"
         except S3NotifyError as error:
             setup = None  # the parts cannot be examined: the probe decides
             parts = f"the parts were not checked: {error}"
+    if missing and receiver is not source:
+        return None  # a source beside one with an inlet need not have events
     if missing:
         again = "" if by_queue else " --receiver URL"
         return Events(fine=False, text=f"{missing}: `s3notify init {place.name} --events{again}` makes it")
@@ -68,6 +71,17 @@ def examine_events(place: SourcePlace) -> Events | None:
         return _probed(built, place, setup, parts)
     except S3NotifyError as error:
         return Events(fine=False, text=f"unknown: {error}; {parts}")
+
+
+def _receiver(source: ConfiguredSource) -> ConfiguredSource | None:
+    """The source whose inlets receive the events of this source: the source itself if it has inlets."""
+    if source.inlets:
+        return source
+    for other in source.project:
+        with suppress(UsageError):  # an expression that only Dagster evaluates
+            if other.inlets and share_inlets(source, other):
+                return other
+    return None
 
 
 def _setup(place: SourcePlace) -> "EventSetup":

@@ -185,6 +185,16 @@ def check_shared(*names: str) -> None:
             raise UsageError(f"the sources differ in {name}: {found}: give {options[name].opts[0]}, or {one}")
 
 
+def share_inlets(one: ConfiguredSource, other: ConfiguredSource) -> bool:
+    """True if an inlet of one source also receives the changes of the other one: they have the same bucket and queue.
+
+    `UsageError` if a setting is not known here.
+    """
+    tables = any(source.values.get("records_table") for source in (one, other))
+    places = [_place(source, {}, tables=tables) for source in (one, other)]
+    return all(places[0][name] == places[1][name] for name in _PLACE)
+
+
 def _place(source: ConfiguredSource, given: Mapping[str, str], *, tables: bool) -> dict[str, Any]:
     """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in.
 

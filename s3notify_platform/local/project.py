@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named, unknown
 from s3notify_platform.local.attributes import Attributes, known_now
@@ -132,6 +133,15 @@ class ConfiguredSource:
         """The settings of the source's own topic."""
         sizes = {name: known_now(self.checked.get(name)) for name in named(TopicSizeSettings)}
         return topic_of(self.values | sizes)
+
+    @property
+    def inlets(self) -> tuple[str, ...]:
+        """The inlets in the source's YAML, by name."""
+        return tuple(
+            kind.name
+            for kind in SERVICES.values()
+            if kind.direction == "inlet" and self.checked.get(kind.name) is not None
+        )
 
     @property
     def code_versions(self) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """`S3NotifyComponent`: a source in YAML. The class is thin: functions of the other modules build each part."""
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.following_assets import build_following
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.managed_services import ManagedServices
 from s3notify_platform.orchestration.resources import S3_NAMES, DynamoTables, NamedS3, SlotSpark
 from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
@@ -29,9 +31,12 @@ from s3notify_platform.orchestration.upkeep import build_upkeep, queue_spec
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.bucket_settings import unusual_prefixes
 from s3notify_platform.source.settings import LATEST, UNGROUPED, TopicSizeSettings
+from s3notify_platform.source.source import Source
 
 _Attributes = resolvable("_Attributes", tuple(attributes_of(*SERVICES).values()))
 
+
+_LOG: Final = logging.getLogger(__name__)
 
 _SPARK_NAMES: Final = {"config": "spark_config"}
 """Settings that `SlotSpark` has under other names."""
@@ -55,18 +60,11 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         """The definitions without a component tree, for `dg.Definitions.merge`. `project`: all sources of
         the project.
         """
-        assets = self.assets(project)
+        services = self.services(project)
+        assets = services.assets
         slot_assets = build_slot_assets(assets)
         checks = build_checks(assets)
         ingest_job, backfill_job = build_jobs(assets, slot_assets)
-        services = services_of(
-            assets,
-            {
-                name: kind.settings()(**given.model_dump(exclude_unset=True))
-                for name, kind in SERVICES.items()
-                if (given := getattr(self, name)) is not None
-            },
-        )
         sensors = [
             build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings))),
             build_upkeep(assets, checks, self.sweep_cron, services),
@@ -81,20 +79,29 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             resources=assets.definitions,
         )
 
+    def services(self, project: Sequence["S3NotifyComponent"] = ()) -> ManagedServices:
+        """The services that the YAML enables. `UsageError` for settings that cannot work."""
+        settings = {
+            name: kind.settings()(**given.model_dump(exclude_unset=True))
+            for name, kind in SERVICES.items()
+            if (given := getattr(self, name)) is not None
+        }
+        return services_of(self.assets(project), settings, [*self._others_of_inlets(project)])
+
+    def _others_of_inlets(self, project: Sequence["S3NotifyComponent"]) -> Iterator[Source]:
+        """The other sources of the project whose changes an inlet of this source may receive. Sources with other
+        `resources` are left out, since only a run knows their queue.
+        """
+        for other in project:
+            if other.name != self.name and other.resources == self.resources:
+                try:
+                    yield other.io().source
+                except UsageError as error:  # the definitions of the other source report it, too
+                    _LOG.warning("inlets of %r do not signal %r: %s", self.name, other.name, error)
+
     def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
         """The values from which the parts of the source are built. `UsageError` for settings that cannot work."""
-        s3 = self.s3.model_dump(exclude_unset=True) if self.s3 else {}
-        dynamodb = self.dynamodb.model_dump(exclude_unset=True) if self.dynamodb else {}
-        spark = self.spark.model_dump(exclude_unset=True) if self.spark else {}
-        latest = self.latest.model_dump(exclude_unset=True) if self.latest else {}
-        io = SlotIOManager(
-            s3=NamedS3(**{S3_NAMES.get(name, name): value for name, value in s3.items()}),
-            dynamodb=DynamoTables(**dynamodb),
-            spark=SlotSpark(**{_SPARK_NAMES.get(name, name): value for name, value in spark.items()}),
-            **values_of(self, *UNGROUPED, TopicSizeSettings)
-            | {LATEST[name]: value for name, value in latest.items()}
-            | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
-        )
+        io = self.io(project)
         _ = io.source  # checks the settings before anything is built
         return SourceAssets(
             io=io,
@@ -112,6 +119,21 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             op_tags=self.op_tags,
             pool=self.pool,
             resources=self.resources,
+        )
+
+    def io(self, project: Sequence["S3NotifyComponent"] = ()) -> SlotIOManager:
+        """The IO manager, without the user's `resources`."""
+        s3 = self.s3.model_dump(exclude_unset=True) if self.s3 else {}
+        dynamodb = self.dynamodb.model_dump(exclude_unset=True) if self.dynamodb else {}
+        spark = self.spark.model_dump(exclude_unset=True) if self.spark else {}
+        latest = self.latest.model_dump(exclude_unset=True) if self.latest else {}
+        return SlotIOManager(
+            s3=NamedS3(**{S3_NAMES.get(name, name): value for name, value in s3.items()}),
+            dynamodb=DynamoTables(**dynamodb),
+            spark=SlotSpark(**{_SPARK_NAMES.get(name, name): value for name, value in spark.items()}),
+            **values_of(self, *UNGROUPED, TopicSizeSettings)
+            | {LATEST[name]: value for name, value in latest.items()}
+            | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
 
 

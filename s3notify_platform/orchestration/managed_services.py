@@ -16,6 +16,11 @@ work. The sensor only ensures that at least one run serves.
 A run that serves never ends by itself, so each such run always counts towards `max_concurrent_runs` of the run queue.
 After a reload of the code location, the old process continues while it has runs. The service in an old run uses the old
 code until the run is terminated. The sensor then starts a run of the new code.
+
+The sensor terminates a run itself if the service's settings have changed since the run was requested: a tag of the run
+has their digest. The new run is requested after the old run has ended, because an inlet's port must be free. Runs
+without this tag, which a person has started, are never terminated. If the service is no longer in the YAML, nobody
+looks at its run, so a person must terminate it.
 """
 
 import os
@@ -33,7 +38,7 @@ from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.partitions import SERVICE_TAG
+from s3notify_platform.orchestration.partitions import SERVICE_TAG, SETTINGS_TAG
 from s3notify_platform.orchestration.run_health import ACTIVE, ENDED, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
@@ -124,8 +129,16 @@ def decide(name: str, state: ServiceState, runs: Sequence[RunView], clock: Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedService:
+    """A service of a source. `digest`: a short digest of all that `build` uses, without secrets."""
+
+    build: Callable[[SlotIOManager], Service]
+    digest: Callable[[SlotIOManager], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedServices:
-    """The services of a source by name, each as the function that builds it.
+    """The services of a source by name.
 
     The heartbeat of a service is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's
     progress is in the run's log. The service's counts become an observation of the asset `{source}_queue`: at the end
@@ -133,7 +146,7 @@ class ManagedServices:
     """
 
     assets: SourceAssets
-    builders: Mapping[str, Callable[[SlotIOManager], Service]]
+    by_name: Mapping[str, ManagedService]
 
     @property
     def job_name(self) -> str:
@@ -142,7 +155,7 @@ class ManagedServices:
 
     def job(self) -> dg.JobDefinition:
         """The job. The run's config names the service; if there is only one service, the config may be left out."""
-        assets, names = self.assets, [*self.builders]
+        assets, names = self.assets, [*self.by_name]
         choice = dg.Enum(f"{assets.name}_service", [dg.EnumValue(name) for name in names])
         field = dg.Field(choice, default_value=names[0]) if len(names) == 1 else dg.Field(choice)
 
@@ -156,7 +169,7 @@ class ManagedServices:
             # A run that a person has started has no tag yet.
             context.instance.add_run_tags(context.run_id, {SERVICE_TAG: name})
             with heartbeat(io.clients.records, context.run_id):
-                _Running(context, self.builders[name](io), name, f"{assets.name}_queue").wait()
+                _Running(context, self.by_name[name].build(io), name, f"{assets.name}_queue").wait()
 
         @dg.job(
             name=self.job_name,
@@ -177,7 +190,8 @@ class ManagedServices:
     def keep(
         self, name: str, before: ServiceState | None, io: SlotIOManager, instance: dg.DagsterInstance
     ) -> tuple[ServiceTick, list[dg.RunRequest]]:
-        """Looks at the runs of one service. Reports silent runs as failed, and requests a run if no run is alive.
+        """Looks at the runs of one service. Reports silent runs as failed, terminates a run that was requested with
+        other settings, and requests a run if no run is alive.
 
         `before`: the state that the sensor's cursor holds; None at first. The first call requests nothing, because
         Dagster must store the epoch before a run key contains it.
@@ -194,11 +208,35 @@ class ManagedServices:
                 instance.report_run_failed(
                     run, message="the service's heartbeat stopped or never began; another run serves"
                 )
+        digest = self.by_name[name].digest(io)
+        for run in found:
+            if not run.is_finished and run.run_id not in tick.silent and _is_old(run, digest):
+                tick = replace(tick, note=_terminated(run, instance))
+                break
         config = {"ops": {self._step: {"config": {"service": name}}}}
         request = dg.RunRequest(
-            job_name=self.job_name, run_key=tick.run_key, run_config=config, tags={SERVICE_TAG: name}
+            job_name=self.job_name,
+            run_key=tick.run_key,
+            run_config=config,
+            tags={SERVICE_TAG: name, SETTINGS_TAG: digest},
         )
         return tick, [request] if tick.run_key else []
+
+
+def _is_old(run: dg.DagsterRun, digest: str) -> bool:
+    return run.tags.get(SETTINGS_TAG, digest) != digest
+
+
+def _terminated(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
+    """Terminates a run with old settings, and returns a note about it."""
+    note = f"run {run.run_id[:8]} has old settings and is terminated"
+    # The first request interrupts the step; another one would interrupt it while it stops the service.
+    if run.status is DagsterRunStatus.CANCELING:
+        return note
+    instance.report_engine_event(note, run)
+    if instance.run_coordinator.cancel_run(run.run_id):
+        return note
+    return f"{note}, but its launcher does not confirm this: if the run goes on, terminate it in Dagster's UI"
 
 
 @dataclass(slots=True)

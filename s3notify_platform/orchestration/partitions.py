@@ -23,6 +23,8 @@ SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
 SERVICE_TAG: Final = "s3notify/service"
 """Tag of a run of a service: the service's name. The run does not end by itself."""
+SETTINGS_TAG: Final = "s3notify/settings"
+"""Tag of a service's run that the sensor has requested: a digest of the service's settings."""
 WARM_TAG: Final = "s3notify/spark"
 """Tag of jobs and assets whose runs a warm worker may take. The tag's value is a digest of the Spark configuration that
 these runs need.

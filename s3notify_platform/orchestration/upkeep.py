@@ -99,24 +99,22 @@ def build_upkeep(
     sweep = dg.define_asset_job(
         f"{ANONYMOUS_ASSET_JOB_PREFIX}_{assets.name}_upkeep", selection=dg.AssetSelection.checks(checks)
     )
-    serves = (
-        f" Keeps a run of each service alive: {', '.join(services.builders)}." if services.builders else ""
-    )
+    serves = f" Keeps a run of each service alive: {', '.join(services.by_name)}." if services.by_name else ""
 
     @dg.sensor(
         name=f"{assets.name}_upkeep",
         description=f"Finishes the work that killed writers of {assets.name!r} left incomplete: resolves their "
         "reservations, and signals their changes. Reports how fresh the table is, and which slots fail. "
         f"Compares the whole bucket with the table ({sweep_cron}, UTC).{serves}",
-        jobs=[services.job(), sweep] if services.builders else [sweep],
-        minimum_interval_seconds=INTERVAL_SECONDS if services.builders else RECONCILE_SECONDS,
+        jobs=[services.job(), sweep] if services.by_name else [sweep],
+        minimum_interval_seconds=INTERVAL_SECONDS if services.by_name else RECONCILE_SECONDS,
         default_status=assets.sensor_status,
     )
     def upkeep(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         with tick_of(context, assets) as (io, instance):
             before = _Seen.loads(context.cursor)
             tick = _Tick(context=context, seen=replace(before, services={}))
-            for name in services.builders:
+            for name in services.by_name:
                 known = before.services.get(name)
                 with tick.part(name):
                     tick.keep(services, name, known, io, instance)

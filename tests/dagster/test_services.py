@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import dagster as dg
@@ -40,9 +40,15 @@ class Home:
         os.environ.update(self.environment)
         self.queue = NotificationQueue(queue_records(server.config(self.bucket)))
         self.scripted = service_defs.Scripted()
-        self.defs = service_defs.definitions(deliver=lambda _: self.scripted, sqs=lambda _: self.other)
         self.other = service_defs.Scripted()
+        self.load("settings")
         self.cursor: str | None = None
+
+    def load(self, settings: str) -> None:
+        """Loads the definitions with these settings of the services, as a reload of the code location does."""
+        self.defs = service_defs.definitions(
+            settings, deliver=lambda _: self.scripted, sqs=lambda _: self.other
+        )
 
     def execute(self, service: str = "deliver") -> dg.ExecuteInProcessResult:
         """Runs a service, as if a person had started the job."""
@@ -74,12 +80,12 @@ class Home:
     def logged(self, run_id: str) -> str:
         return "\n".join(record.user_message for record in self.instance.all_logs(run_id))
 
-    def started(self) -> dg.DagsterRun:
+    def started(self, tags: Mapping[str, str] = {SERVICE_TAG: "deliver"}) -> dg.DagsterRun:
         return self.instance.create_run_for_job(
             self.defs.resolve_job_def("orders_services"),
             run_config=config_of("deliver"),
             status=DagsterRunStatus.STARTED,
-            tags={SERVICE_TAG: "deliver"},
+            tags=tags,
         )
 
 
@@ -155,6 +161,50 @@ def test_a_run_that_a_person_starts_counts_as_the_service_s_run(home: Home) -> N
     assert run is not None
     assert run.tags[SERVICE_TAG] == "sqs"
     assert (home.other.served, home.scripted.served) == (1, 0)
+
+
+def test_a_run_with_old_settings_ends_before_a_run_with_the_new_settings_starts(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an inlet would receive at its old queue, port or certificate until somebody terminates its run. A new
+    run that starts too early would find the port in use.
+    """
+    terminated: list[str] = []
+
+    def terminates(run_id: str) -> bool:
+        terminated.append(run_id)
+        home.instance.report_run_canceling(run_of(home, run))
+        return True
+
+    monkeypatch.setattr(home.instance.run_coordinator, "cancel_run", terminates)
+    home.evaluate()
+    (first,) = (each for each in home.evaluate().run_requests or [] if each.tags[SERVICE_TAG] == "deliver")
+    run = home.started(first.tags)
+    home.load("settings")
+    assert home.tick() == []
+    assert terminated == []
+    home.load("new settings")
+    for _ in range(3):
+        assert home.tick() == []
+    assert terminated == [run.run_id], "another request would interrupt the service while it stops"
+    lines = [record.message for record in home.instance.all_logs(run.run_id)]
+    assert any("has old settings" in line for line in lines), "the run must show why it ends"
+    home.instance.report_run_canceled(run)
+    (second,) = (each for each in home.evaluate().run_requests or [] if each.tags[SERVICE_TAG] == "deliver")
+    home.started(second.tags)
+    assert home.tick() == []
+    assert terminated == [run.run_id]
+
+
+def test_a_run_that_a_person_has_started_is_never_terminated(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a service that a person runs from other code would end within seconds."""
+    monkeypatch.setattr(home.instance.run_coordinator, "cancel_run", lambda _: pytest.fail("terminated"))
+    home.tick()
+    home.started()
+    home.load("new settings")
+    assert home.tick() == []
 
 
 def test_trouble_of_one_part_of_the_upkeep_leaves_the_other_parts_working(

@@ -10,7 +10,7 @@ from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.component import S3NotifyComponent
-from s3notify_platform.orchestration.managed_services import ManagedServices
+from s3notify_platform.orchestration.managed_services import ManagedService, ManagedServices
 from s3notify_platform.orchestration.upkeep import build_upkeep, queue_spec
 
 LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
@@ -41,8 +41,10 @@ class Scripted:
         return {"served": self.served}
 
 
-def definitions(**makers) -> dg.Definitions:
-    """The definitions of a source with the service `deliver`, or with the services that `makers` make."""
+def definitions(digest="", **makers) -> dg.Definitions:
+    """The definitions of a source with the service `deliver`, or with the services that `makers` make. `digest`: the
+    digest of each service's settings.
+    """
     component = S3NotifyComponent(
         name="orders",
         bucket=os.environ["TEST_BUCKET"],
@@ -55,7 +57,8 @@ def definitions(**makers) -> dg.Definitions:
     )
     assets = component.assets()
     makers = makers or {"deliver": lambda io: Delivery(io.source.location.queue(), egress=LOOPBACK)}
-    checks, services = build_checks(assets), ManagedServices(assets=assets, builders=makers)
+    made = {name: ManagedService(build=make, digest=lambda _: digest) for name, make in makers.items()}
+    checks, services = build_checks(assets), ManagedServices(assets=assets, by_name=made)
     return dg.Definitions(
         assets=[build_slot_assets(assets), queue_spec(assets)],
         asset_checks=[checks],

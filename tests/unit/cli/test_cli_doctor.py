@@ -261,3 +261,29 @@ def test_doctor_finds_an_inlet_with_default_settings(project: Project) -> None:
     answer = project.run("doctor", "orders")
     assert answer.exit_code == 1, answer.output
     assert "is missing: `s3notify init orders --events --receiver URL` makes it" in answer.output
+
+
+@pytest.mark.server
+def test_doctor_probes_the_inlet_that_another_source_shares(project: Project) -> None:
+    """Otherwise doctor would advise to set up events that arrive already. A source of which the bucket announces
+    nothing has no events, and a source with another queue shares no inlet.
+    """
+    assert project.init("--yes").exit_code == 0
+    s3 = project.client("s3")
+    (note,) = project.notifications()["QueueConfigurations"]
+    second = project.file.parent.with_name("clicks") / "defs.yaml"
+    second.parent.mkdir()
+    text = re.sub(r" sqs: .*", "", project.file.read_text()).replace("orders", "clicks")
+    with project.inlet():
+        second.write_text(text)
+        answer = project.run("doctor", "clicks")
+        assert answer.exit_code == 0, answer.output
+        assert "events: not set up; `s3notify init clicks --events`" in answer.output
+        rules = {"Key": {"FilterRules": [{"Name": "prefix", "Value": "raw/clicks/"}]}}
+        notes = {"QueueConfigurations": [note, note | {"Id": "clicks", "Filter": rules}]}
+        s3.put_bucket_notification_configuration(Bucket=project.bucket, NotificationConfiguration=notes)
+        answer = project.run("doctor", "clicks")
+        assert answer.exit_code == 0, answer.output
+        assert re.search(r"events: they arrive, \d+\.\d s after a write", answer.output), answer.output
+    second.write_text(f"{text}  queue_prefix: _s3notify/other/\n")
+    assert "events: not set up" in project.run("doctor", "clicks").output
