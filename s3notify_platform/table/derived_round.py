@@ -112,7 +112,7 @@ class Replacement:
         # All rows of the slot are removed, even if their number differs from the number in the manifest. So a damaged
         # slot is repaired.
         leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
-        rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
+        rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without, fresh=base.fresh)
         metadata, protocol = self._schema(base)
         return Proposal(
             adds=tuple(rows.adds),

@@ -101,8 +101,22 @@ def next_version(
     """
     live = {pack.id for pack in current.packs.values()}
     held = {pack.id for pack in base.packs.values()}
-    removes = [each for proposal in proposals for each in proposal.removes if each.id in held - live]
-    adds = [each for proposal in proposals for each in proposal.adds if each.id in live - held]
+    adds: list[Add] = []
+    removes: list[Remove] = []
+    for each in proposals:
+        # If a merged file loses rows in a later proposal, the version removes the files before the merge, and adds the
+        # file after the loss. Then the merge changes data, too: otherwise readers would see the added rows twice.
+        changes = not live.issuperset(add.id for add in each.adds)
+        adds += [
+            replace(add, data_change=add.data_change or changes)
+            for add in each.adds
+            if add.id in live - held
+        ]
+        removes += [
+            replace(gone, data_change=gone.data_change or changes)
+            for gone in each.removes
+            if gone.id in held - live
+        ]
     note: dict[str, Any] = {}
     for proposal in proposals:
         note |= proposal.note

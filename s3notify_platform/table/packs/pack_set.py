@@ -11,7 +11,7 @@ the new bodies, and the commit writes these bodies before the version. If rewrit
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -113,15 +113,22 @@ class PackSet:
         own: Sequence[StagedPack],
         *,
         without: frozenset[int] = frozenset(),
+        fresh: Collection[str] = (),
     ) -> PackChanges:
         """Returns the changes of packs: the packs in `own` are added to the live packs, and the rows of the objects in
         `leaving` are withdrawn.
 
         `without`: slots that are left out of the packs in `own`, because another round has changed these slots.
+        `fresh`: the paths of packs that earlier changes of the same version add (`plan_round`).
         """
         packs = {pack.path: pack for pack in live}
         plan = plan_round(
-            packs.values(), leaving, vectors=self.vectors, sizes=self.sizes, budget=self.sizes.budget
+            packs.values(),
+            leaving,
+            vectors=self.vectors,
+            sizes=self.sizes,
+            budget=self.sizes.budget,
+            fresh=fresh,
         )
         found, now_ms = PackChanges(), self.clock.wall_ms()
         for rewrite in plan.rewrites:
