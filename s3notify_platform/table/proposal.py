@@ -30,7 +30,8 @@ class Proposal:
 
     `files`: the bodies to write before the version, by key. Each key is new. `slots`: the counts of changed slots. The
     commit sets the `generation` in these counts. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the
-    changes of the objects' states, for the feed (`feed`). `note`: data for the history.
+    changes of the objects' states, for the feed (`feed`). `erases`: the slot from which an object is erased. `note`:
+    data for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -40,6 +41,7 @@ class Proposal:
     rejects: tuple[Add, ...] | None = None
     changes: tuple[StateChange, ...] = ()
     follows: Followed | None = None
+    erases: Slot | None = None
     metadata: MetaData | None = None
     protocol: actions.Protocol | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -76,6 +78,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         # proposals.
         changes=(*(before.changes if before.number == number else ()), *proposal.changes),
         follows=proposal.follows or before.follows,
+        erased=before.erased if proposal.erases is None else {**before.erased, proposal.erases: version},
     )
     return replace(
         base,
@@ -108,9 +111,7 @@ def next_version(
         # file after the loss. Then the merge changes data, too: otherwise readers would see the added rows twice.
         changes = not live.issuperset(add.id for add in each.adds)
         adds += [
-            replace(add, data_change=add.data_change or changes)
-            for add in each.adds
-            if add.id in live - held
+            replace(add, data_change=add.data_change or changes) for add in each.adds if add.id in live - held
         ]
         removes += [
             replace(gone, data_change=gone.data_change or changes)

@@ -43,7 +43,9 @@ def committed(process, planned, slots):
         for slot in slots
     }
     staged.take(part, settled)
-    plans = {slot: SlotPlan(changes=SlotChanges(slot=slot, read=(), gone=(), complete=True)) for slot in slots}
+    plans = {
+        slot: SlotPlan(changes=SlotChanges(slot=slot, read=(), gone=(), complete=True)) for slot in slots
+    }
     commit = RoundCommit(
         source=SimpleNamespace(input=SimpleNamespace(overwrites="rewrite")),
         base=Base(table=process.whole, snapshot=planned.base),
