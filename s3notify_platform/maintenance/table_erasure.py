@@ -3,7 +3,8 @@
 Steps
     1. Commit a version, called e, that does not have the object. The packs with rows of the object are written again,
        even if a deletion vector already hides these rows. The object's rejects and its state are removed. The slot's
-       generation changes in every case, so that a round that was planned earlier cannot bring the object back.
+       generation and its `Manifest.erased` change in every case, so that a round that was planned earlier cannot bring
+       the object back.
     2. Search for the object in files that e does not name, and in versions that name such files.
     3. If a version holds the object, the log is cut. The log then begins after the last version with the object, or
        later. The log begins with a checkpoint that `_last_checkpoint` names. Earlier versions become empty objects;
@@ -241,6 +242,7 @@ class Erasure:
                 **rejects.files,
                 **{self.table.layout.state(name): body for name, body in states.bodies.items()},
             },
+            erases=slot,
             operation="ERASE",
             note={"slots": [slot]},
         )

@@ -12,6 +12,8 @@ made again.
 | made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |
 | made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
 | changed a slot of the round, and the round's source version is unknown | leaves out this slot, as a conflict |
+| erased an object of a slot of the round, and did not make the slot since | leaves out this slot, as a conflict |
+| erased an object that is in one of the round's packs | leaves out the slots of that pack, too, if it was deleted |
 | merged or replaced a pack that has rows of the round's slots | removes these rows from the new packs |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows, as a conflict |
@@ -94,6 +96,7 @@ class Replacement:
     note: Mapping[str, Any] = field(default_factory=dict)
     done: frozenset[Slot] = frozenset()
     dropped: dict[Slot, str] = field(default_factory=dict)
+    _lost: dict[Slot, str] = field(default_factory=dict)
     _data: PackSet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,18 +104,25 @@ class Replacement:
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the list of cases in the module's docstring."""
-        self.dropped = self._conflicts(base)
-        self.done = frozenset(
-            slot for slot in self.slots if slot not in self.dropped and self._is_done(slot, base)
-        )
-        without = self.done.union(self.dropped)
-        left = {slot: each for slot, each in self.slots.items() if slot not in without}
-        if not left:
-            return None
-        # All rows of the slot are removed, even if their number differs from the number in the manifest. So a damaged
-        # slot is repaired.
-        leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
-        rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
+        while True:
+            self.dropped = {**self._conflicts(base), **self._lost}
+            self.done = frozenset(
+                slot for slot in self.slots if slot not in self.dropped and self._is_done(slot, base)
+            )
+            without = self.done.union(self.dropped)
+            left = {slot: each for slot, each in self.slots.items() if slot not in without}
+            if not left:
+                return None
+            # All rows of the slot are removed, even if their number differs from the number in the manifest. So a
+            # damaged slot is repaired.
+            leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
+            rows = self._data.changed(
+                base.packs.values(), leaving, self.rows, without=without, fresh=base.fresh
+            )
+            lost = {slot: CHANGED for slot in left if slot in rows.lost}
+            if not lost:
+                break
+            self._lost |= lost
         metadata, protocol = self._schema(base)
         return Proposal(
             adds=tuple(rows.adds),
@@ -125,24 +135,26 @@ class Replacement:
         )
 
     def _is_done(self, slot: Slot, base: Snapshot) -> bool:
-        mine = self.slots[slot].source
-        return mine is not None and self._is_changed(slot, base) and base.manifest.slot(slot).source >= mine
+        mine, facts = self.slots[slot].source, base.manifest.slot(slot)
+        # An erasure changes the slot, but does not make it.
+        since = max(self._since, base.manifest.erased.get(slot, 0))
+        return mine is not None and facts.generation > since and facts.source >= mine
 
-    def _is_changed(self, slot: Slot, base: Snapshot) -> bool:
-        since = self.base.version if self.since is None else self.since
-        return base.manifest.slot(slot).generation > since
+    @property
+    def _since(self) -> int:
+        return self.base.version if self.since is None else self.since
 
     def _conflicts(self, base: Snapshot) -> dict[Slot, str]:
         if base.table != self.base.table:
             return dict.fromkeys(self.slots, CONFLICT)
-        changed = dict.fromkeys(
-            (
-                slot
-                for slot, each in self.slots.items()
-                if each.source is None and self._is_changed(slot, base)
-            ),
-            CHANGED,
-        )
+        held, since = base.manifest, self._since
+        # If an object was erased, the round's rows may be made from it, and the erasure may have deleted their packs.
+        changed = {
+            slot: CHANGED
+            for slot, each in self.slots.items()
+            if (held.slot(slot).generation if each.source is None else held.erased.get(slot, 0)) > since
+            and not self._is_done(slot, base)
+        }
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
             return changed | dict.fromkeys((slot for slot, each in self.slots.items() if each.rows), CONFLICT)
         return changed

@@ -106,6 +106,8 @@ class Manifest:
 
     `changes`: the changes of this version, in order. `changes` is empty if the changes are in `changes_file`.
     `follows`: the source of a derived table, or None. The table of a slot asset has None (see `SlotFacts.source`).
+    `erased`: for each slot from which an object was erased, the version of the last erasure. A rollback and a
+    replacement of the slot keep this version.
     """
 
     table: str
@@ -118,6 +120,7 @@ class Manifest:
     changes: tuple[StateChange, ...] = ()
     changes_file: ChangesFile | None = None
     follows: Followed | None = None
+    erased: Mapping[Slot, int] = field(default_factory=dict)
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
         """If there are too many changes for the manifest, moves them into a file at `path`.
@@ -158,6 +161,8 @@ class Manifest:
             "follows": self.follows and [self.follows.table, self.follows.version],
             "count": count,
         }
+        if self.erased:
+            body["erased"] = [*self.erased.items()]
         dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(dumped) > MANIFEST_BYTES:
             raise UsageError(
@@ -187,6 +192,7 @@ class Manifest:
                 changes=tuple(map(StateChange.of, found["changes"])),
                 changes_file=_changes_file(found["changes_file"]),
                 follows=_followed(found["follows"]),
+                erased={Slot(slot): version for slot, version in found.get("erased", ())},
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise CorruptError(

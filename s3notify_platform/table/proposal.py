@@ -30,7 +30,8 @@ class Proposal:
 
     `files`: the bodies to write before the version, by key. Each key is new. `slots`: the counts of changed slots. The
     commit sets the `generation` in these counts. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the
-    changes of the objects' states, for the feed (`feed`). `note`: data for the history.
+    changes of the objects' states, for the feed (`feed`). `erases`: the slot from which an object is erased. `note`:
+    data for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -40,6 +41,7 @@ class Proposal:
     rejects: tuple[Add, ...] | None = None
     changes: tuple[StateChange, ...] = ()
     follows: Followed | None = None
+    erases: Slot | None = None
     metadata: MetaData | None = None
     protocol: actions.Protocol | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -76,6 +78,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         # proposals.
         changes=(*(before.changes if before.number == number else ()), *proposal.changes),
         follows=proposal.follows or before.follows,
+        erased=before.erased if proposal.erases is None else {**before.erased, proposal.erases: version},
     )
     return replace(
         base,
@@ -101,8 +104,20 @@ def next_version(
     """
     live = {pack.id for pack in current.packs.values()}
     held = {pack.id for pack in base.packs.values()}
-    removes = [each for proposal in proposals for each in proposal.removes if each.id in held - live]
-    adds = [each for proposal in proposals for each in proposal.adds if each.id in live - held]
+    adds: list[Add] = []
+    removes: list[Remove] = []
+    for each in proposals:
+        # If a merged file loses rows in a later proposal, the version removes the files before the merge, and adds the
+        # file after the loss. Then the merge changes data, too: otherwise readers would see the added rows twice.
+        changes = not live.issuperset(add.id for add in each.adds)
+        adds += [
+            replace(add, data_change=add.data_change or changes) for add in each.adds if add.id in live - held
+        ]
+        removes += [
+            replace(gone, data_change=gone.data_change or changes)
+            for gone in each.removes
+            if gone.id in held - live
+        ]
     note: dict[str, Any] = {}
     for proposal in proposals:
         note |= proposal.note

@@ -160,12 +160,11 @@ class RoundChange:
             # rows.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                # Packs that earlier changes of the same version add are not merged yet. If these packs were merged,
-                # readers of the version's changes would miss the rows of these packs.
-                (pack for path, pack in base.packs.items() if path not in base.fresh),
+                base.packs.values(),
                 _withdrawals(leaving, "rows"),
                 self.rows,
                 without=without,
+                fresh=base.fresh,
             )
             rejects = self._quarantine.changed(
                 base.manifest.rejects, _withdrawals(leaving, "rejects"), self.rejects, without=without

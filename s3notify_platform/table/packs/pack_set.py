@@ -11,7 +11,7 @@ the new bodies, and the commit writes these bodies before the version. If rewrit
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.kernel.clock import Clock, unique_name
-from s3notify_platform.kernel.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.errors import ConflictError, CorruptError, UnavailableError
 from s3notify_platform.kernel.limits import CARRIED_PACK_BYTES, HELD_PACK_BYTES
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectStore, StoredObject, Written
@@ -113,15 +113,22 @@ class PackSet:
         own: Sequence[StagedPack],
         *,
         without: frozenset[int] = frozenset(),
+        fresh: Collection[str] = (),
     ) -> PackChanges:
         """Returns the changes of packs: the packs in `own` are added to the live packs, and the rows of the objects in
         `leaving` are withdrawn.
 
         `without`: slots that are left out of the packs in `own`, because another round has changed these slots.
+        `fresh`: the paths of packs that earlier changes of the same version add (`plan_round`).
         """
         packs = {pack.path: pack for pack in live}
         plan = plan_round(
-            packs.values(), leaving, vectors=self.vectors, sizes=self.sizes, budget=self.sizes.budget
+            packs.values(),
+            leaving,
+            vectors=self.vectors,
+            sizes=self.sizes,
+            budget=self.sizes.budget,
+            fresh=fresh,
         )
         found, now_ms = PackChanges(), self.clock.wall_ms()
         for rewrite in plan.rewrites:
@@ -265,13 +272,16 @@ class PackSet:
 
         No request is made if the pack has none of these slots, or only these slots. Otherwise, a stored pack costs 1
         GET. The commit writes a small new body with the version. A larger new body is stored now by 1 PUT, because a
-        round may have many large bodies.
+        round may have many large bodies. `ConflictError`: an erasure has deleted the stored pack, so its slots must be
+        planned again.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():
             return [] if dropped else [own]
         found = PackChanges()
         self._join(own, dropped, found)
+        if found.lost:
+            raise ConflictError(f"{self.layout.file(own.add.path)}: an erasure has deleted it: plan again")
         rest = {slot: rows for slot, rows in own.slots.items() if slot not in dropped}
         return [
             self.carried(

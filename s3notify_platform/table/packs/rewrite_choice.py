@@ -74,15 +74,23 @@ def plan_round(
     vectors: bool = False,
     sizes: PackSizes = SIZES,
     budget: int = BUDGET,
+    fresh: Collection[str] = (),
 ) -> RoundPlan:
     """Returns the plan of a round for the live packs. The round withdraws the rows of the objects in `leaving`.
 
     `vectors`: True if deletion vectors hide the leaving rows of packs that the round does not rewrite for another
-    reason. `budget`: see `compaction`.
+    reason. `budget`: see `compaction`. `fresh`: the paths of packs that earlier changes of the same version add. The
+    round withdraws rows from these packs, but does not merge these packs. A merge changes no data, so readers of the
+    version's changes would miss the new rows in a merged pack.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)
-    merges = compaction(live.values(), sizes, touched=() if vectors else hit.keys(), budget=budget)
+    merges = compaction(
+        (pack for path, pack in live.items() if path not in fresh),
+        sizes,
+        touched=() if vectors else hit.keys(),
+        budget=budget,
+    )
     merged = {path for merge in merges for path in merge.paths}
     alone = () if vectors else sorted(hit.keys() - merged)
     merges += [_merge_of([_Group.of(live[path], sizes, touched=True)]) for path in alone]

@@ -11,14 +11,14 @@ from s3notify_platform.kernel.ports import StoredObject
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.commit import Committed, NothingLeft
+from s3notify_platform.table.commit import Committed, NothingLeft, Wanted
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.packs import pack_set
 from s3notify_platform.table.packs.round_packs import Withdrawal
 from tests.support.log_rounds import Rounds
-from tests.support.log_tables import LAYOUT
+from tests.support.log_tables import LAYOUT, versions
 
-A, B = 0, 1
+A, B, C = 0, 1, 2
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "vectors"])
@@ -99,6 +99,39 @@ def test_rows_leave_packs_that_others_replaced(rounds):
     one.commit(one.planned(theirs, {B}))
     assert isinstance(two.commit(second), Committed)
     assert rounds().contents() == {**theirs, "a1": ("mine", (7, 9))}
+
+
+def test_rounds_of_one_version_withdraw_rows_of_the_same_pack(rounds):
+    """Otherwise the second round would not find its rows in the new pack of the first round, and would fail."""
+    bucket = filled(rounds)
+    new = dict.fromkeys(bucket, ("new", (7, 8)))
+    process = rounds()
+    base = process.table.opened()
+    assert len(base.packs) == 1
+    planned = [process.planned(new, {slot}, base) for slot in (A, B)]
+    done = process.table.committer.commit_together([Wanted(change=each, base=base) for each in planned])
+    assert [type(each) for each in done] == [Committed, Committed]
+    assert not planned[0].dropped | planned[1].dropped
+    assert rounds().contents() == new
+    assert rounds().table.opened().version == base.version + 1
+
+
+def test_merge_changes_data_if_the_same_version_withdraws_rows_of_the_merged_pack(rounds):
+    """Otherwise readers of the version's changes would get the rows of that pack again, because the version adds the
+    pack, but removes no pack as a change of data.
+    """
+    process, bucket = rounds(), {}
+    for n in range(4):
+        bucket[f"a{n}"] = (etag(n), (1, 2, 4))
+        process.commit(process.planned(bucket))
+    base = process.table.opened()
+    new = {**bucket, "a0": ("new", (7, 8)), "c1": ("new", (5,))}
+    planned = [process.planned(new, {slot}, base) for slot in (C, A)]
+    process.table.committer.commit_together([Wanted(change=each, base=base) for each in planned])
+    assert rounds().contents() == new
+    version = versions(process.store)[-1]
+    assert len(version.removes) > 1, "the first round merged packs"
+    assert all(each.data_change for each in (*version.adds, *version.removes))
 
 
 def test_many_small_rounds_leave_few_files(rounds):
