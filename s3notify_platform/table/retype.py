@@ -171,7 +171,6 @@ class Retype:
     found: SchemaChange = field(init=False)
     doubts: Doubts = field(default_factory=Doubts)
     packs: int = 0
-    asked_slots: tuple[Slot, ...] = ()
     _made: dict[tuple[str, str], _Pack] = field(default_factory=dict)
     _asked: int = 0
     _began: float = field(init=False)
@@ -207,7 +206,6 @@ class Retype:
         )
         if change:
             slots = {slot: facts for slot, facts in base.manifest.slots.items() if facts.rows} | slots
-        self.asked_slots = tuple(sorted(self.doubts.keys))
         return Proposal(
             adds=tuple(
                 replace(add, data_change=change) for pack in again for add in made[pack.id].adds or ()
@@ -418,7 +416,7 @@ def retyped(
 
     The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or the
     change would lose values. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the
-    call. The caller must signal the slots of `Retype.asked_slots`.
+    call. The caller must signal the slots with requests, even if an earlier call committed the requests.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(RETYPE_PASSES):

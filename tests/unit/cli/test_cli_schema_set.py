@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -18,11 +19,12 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance.set_types import SetTypes
-from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.retype import retyped
 from s3notify_platform.table.snapshot import Snapshot
+from tests.support.faults import CrashedError
 from tests.support.ingested import Place, derive
 from tests.support.local_jobs import LocalJobs
 from tests.support.retype_site import wanted
@@ -157,6 +159,27 @@ def test_a_killed_command_is_completed_by_a_repetition(place: Place, run: Run) -
     assert watcher.poll().changed.keys() == {slot_of(key, 4) for key in keys}
     batch(place, pa.decimal128(18, 2))
     assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
+
+
+@pytest.mark.parametrize("asset", ["", "daily"], ids=["source", "asset"])
+def test_a_command_that_is_killed_before_its_signals_is_completed_by_a_repetition(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch, asset: str
+) -> None:
+    """Otherwise the slots of a slot asset would keep earlier values, or null, until objects of these slots change."""
+    rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
+    derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    columns = "a decimal(18,2)" if asset else "a string"
+    command = ("schema", "set", "orders", columns, "--yes", *(("--asset", asset) if asset else ()))
+    with monkeypatch.context() as killed:
+        killed.setattr(Publisher, "signal_slots", Mock(side_effect=CrashedError))
+        with pytest.raises(CrashedError):
+            run(*command)
+    assert not watcher.poll().changed
+    assert "the columns already have these types" in run(*command).output
+    owed = {Slot(1)} if asset else {slot_of(key, 4) for key in ("raw/a", "raw/big", "raw/text")}
+    assert watcher.poll().changed.keys() >= owed
 
 
 def test_a_command_with_wait_ends_after_the_batch(place: Place, run: Run) -> None:
