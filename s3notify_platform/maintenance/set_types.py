@@ -213,7 +213,7 @@ class _Again:
 def _unread(snapshot: Snapshot) -> int:
     """The number of objects that wait to be read again, or to be read to their end."""
     facts = snapshot.manifest.slots.values()
-    return sum(each.objects - each.failing if each.backfill else each.pending for each in facts)
+    return sum(max(each.pending, each.objects - each.failing if each.backfill else 0) for each in facts)
 
 
 def _reading(table: LogTable, left: int, clock: Clock) -> Iterator[None]:
