@@ -7,8 +7,10 @@ Steps, each safe to repeat
        batch builds them again, except for an asset that is not in the source's `slot_assets`: a run of this asset
        builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the
        next batch builds them again.
-    3. Remove the object's entries and dead letters from the queue.
-    4. Remove the failure of the object's slot, and each failure that names the object, from the rescan backlog. A
+    3. Move the signal of the object's slot, so that the next batch comes soon. A repetition moves the signal again,
+       because it cannot see whether an earlier call was killed before this step.
+    4. Remove the object's entries and dead letters from the queue.
+    5. Remove the failure of the object's slot, and each failure that names the object, from the rescan backlog. A
        failure may quote values of the object. The slot stays in the backlog, so the next batch looks at it.
 
 The order matters, because a slot asset may be built from the source's table between two steps. If the command is killed
@@ -37,6 +39,7 @@ from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.delta.log_state import NO_VERSION
 from s3notify_platform.table.snapshot import Absent
 
 
@@ -45,9 +48,9 @@ class ErasedObject:
     """The result of one call: the removed data of an object, and the data that is left.
 
     `of_source`, `of_assets`: the result for the source's table, and for the tables of its slot assets. `cleared`: the
-    slot assets from which the whole slot was removed. `entries`: entries removed from the queue, dead letters included.
-    `waiting`: entries that stay, because these entries are being delivered, or announce the object's deletion to
-    consumers.
+    slot assets from which the whole slot was removed, by this call or an earlier one. `entries`: entries removed from
+    the queue, dead letters included. `waiting`: entries that stay, because these entries are being delivered, or
+    announce the object's deletion to consumers.
     `batches`: open batches that may have read the object before the call, and may still write a file with the object.
     """
 
@@ -92,7 +95,8 @@ def erase(
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.
     `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Requests: those of
-    `maintenance.table_erasure` for each table, of `NotificationQueue.erase`, and 1 to 3 for the backlog.
+    `maintenance.table_erasure` for each table, of `NotificationQueue.erase`, 2 PUTs for the signal, and 1 to 3 for the
+    backlog.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)
@@ -111,10 +115,10 @@ def erase(
             continue
         whole = "_key" not in arrow_schema(found.metadata.schema).names
         done.of_assets[asset] = erase_from(table, slot, key, whole_slot=whole, clock=clock)
-        if whole and done.of_assets[asset].found:
+        if whole:
             done = replace(done, cleared=(*done.cleared, asset))
     check_erasable(source, key)
-    if done.cleared:
+    if of_source.version != NO_VERSION:
         location.slot_signals(store, clock=clock).signal_slots([slot])
     entries, waiting = location.queue(store).erase(
         source.input.bucket.bucket, key, own=source.name, user=opened.topic_user(location.slots)

@@ -92,7 +92,8 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 def rollback(
     source: Source, version: int, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> CommitResult:
-    """Rolls back to this version. The rollback is safe beside batches, and safe to repeat.
+    """Rolls back to this version. The rollback is safe beside batches, and safe to repeat. A repetition signals the
+    slots of the rollback again.
 
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. Errors: those of `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of
@@ -102,13 +103,15 @@ def rollback(
     store = platform if platform is not None else open_store(location.platform)
     table = source.table(store=store, clock=clock)
     backlog = RescanBacklog(location.records(store), clock=clock)
+    then = snapshot_of(table.reader, version)
     # The slots are added before the commit, too. So no comparison is lost if the process is killed after the commit. If
     # the process is killed before the commit, some comparisons are needless.
-    backlog.add(_changed(_readable(location, table), snapshot_of(table.reader, version)))
+    backlog.add(_changed(_readable(location, table), then))
     done = roll_back(table, version)
-    if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):
-        backlog.add(slots)
-        location.slot_signals(store, clock=clock).signal_slots(slots)
+    # An earlier call may have committed the rollback and been killed before its signals. The slots are the same then.
+    slots = _changed(done.snapshot, then)
+    backlog.add(slots)
+    location.slot_signals(store, clock=clock).signal_slots(slots)
     return done
 
 

@@ -2,8 +2,8 @@
 
 Steps
     1. Commit a version with the new types (`table.retype`). The version also has the requests to read objects again.
-    2. Move the signals of these objects' slots. If there are no such objects, but derived tables exist, move one
-       signal.
+    2. Move the signals of all slots that wait for this (`_waiting`). If there are no such slots, but derived tables
+       exist, move one signal.
     3. Retry records that are in quarantine because of a value of one of these columns.
 
 If the command is killed at any point, a repetition does the remaining steps.
@@ -27,7 +27,8 @@ from s3notify_platform.table.arrow_schema import spark_schema
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.quarantined import Choice, Retried, retry
-from s3notify_platform.table.retype import Doubts, Wanted, concerned, doubts_of, retyped
+from s3notify_platform.table.reread import changed_last_by
+from s3notify_platform.table.retype import HOLDER, Doubts, Wanted, concerned, doubts_of, retyped
 from s3notify_platform.table.schema_change import SchemaChange
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.type_changes import ddl
@@ -78,16 +79,7 @@ class SetTypes:
         base = self._newest(table)
         change = self._wanted.of(base)
         done, made = retyped(table, base, self._wanted, track=self.track)
-        asked = set(made.asked_slots)
-        if not isinstance(done, Committed):  # an earlier run made the change, perhaps without signals
-            facts = done.snapshot.manifest.slots.items()
-            asked = {slot for slot, each in facts if each.pending or each.backfill}
-        elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
-            asked |= {slot for slot, each in done.snapshot.manifest.slots.items() if each.rows}
-        if self.asset is None and not asked and any(slot_assets(location, store)):
-            asked = {Slot(0)}  # a batch advances the derived tables, even if the batch reads no object
-        if asked:
-            location.slot_signals(store).signal_slots(sorted(asked))
+        location.slot_signals(store).signal_slots(self._waiting(table, store, done.snapshot))
         retried = self._retry(table, store, change)
         again = _Again.of(table, done.snapshot, made.doubts, change)
         if self.wait and (left := _unread(self._newest(table))):
@@ -95,6 +87,23 @@ class SetTypes:
                 pass
         became = done.snapshot.version if isinstance(done, Committed) else None
         return self._report(change, again, retried, (made.packs, 0), became=became, done=True)
+
+    def _waiting(self, table: LogTable, store: ObjectStore, snapshot: Snapshot) -> set[Slot]:
+        """Returns the slots that need a batch because of this change, even if an earlier run committed the change: the
+        slots of a slot asset that must be made again, slots with objects to read again, and slots whose values have
+        changed for slot assets.
+        """
+        slots = snapshot.manifest.slots
+        if self.asset is not None:
+            return {slot for slot, facts in slots.items() if facts.generation and not facts.source}
+        waiting = {slot for slot, facts in slots.items() if facts.pending or facts.backfill}
+        if any(slot_assets(self.location, store)):
+            with_rows = {slot: facts for slot, facts in slots.items() if facts.rows}
+            waiting |= changed_last_by(table, with_rows, HOLDER)
+            return waiting or {
+                Slot(0)
+            }  # a batch advances the derived tables, even if the batch reads no object
+        return waiting
 
     def _check_asset(self) -> None:
         if self.location.follows_whole(self.asset):
@@ -204,7 +213,7 @@ class _Again:
 def _unread(snapshot: Snapshot) -> int:
     """The number of objects that wait to be read again, or to be read to their end."""
     facts = snapshot.manifest.slots.values()
-    return sum(each.objects - each.failing if each.backfill else each.pending for each in facts)
+    return sum(max(each.pending, each.objects - each.failing if each.backfill else 0) for each in facts)
 
 
 def _reading(table: LogTable, left: int, clock: Clock) -> Iterator[None]:

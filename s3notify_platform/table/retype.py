@@ -11,9 +11,9 @@ Steps
        batches add meanwhile.
     2. Commit the version with the schema and all new packs. If a batch commits first, its packs are converted before
        the next attempt. If other writers are first again and again, the change makes other writers wait (`Known.held`).
-    3. For each object with a value that cannot be converted, the same version requests a new read. The request is a
-       mark in the object's state. If a slot has too many of these objects, or an object that is being read in parts,
-       the request is a backfill of the slot.
+    3. For each object with a value that cannot be converted, the same version requests a new read, from the beginning.
+       The request is a mark in the object's state. If a slot has too many of these objects, the request is a backfill
+       of the slot, and a mark for each failing object, because a backfill leaves out failing objects.
 
 | after the change was planned, another writer … | then the change … |
 |---|---|
@@ -171,7 +171,6 @@ class Retype:
     found: SchemaChange = field(init=False)
     doubts: Doubts = field(default_factory=Doubts)
     packs: int = 0
-    asked_slots: tuple[Slot, ...] = ()
     _made: dict[tuple[str, str], _Pack] = field(default_factory=dict)
     _asked: int = 0
     _began: float = field(init=False)
@@ -207,7 +206,6 @@ class Retype:
         )
         if change:
             slots = {slot: facts for slot, facts in base.manifest.slots.items() if facts.rows} | slots
-        self.asked_slots = tuple(sorted(self.doubts.keys))
         return Proposal(
             adds=tuple(
                 replace(add, data_change=change) for pack in again for add in made[pack.id].adds or ()
@@ -260,19 +258,17 @@ class Retype:
         if self.wanted.derived:
             return {}, {slot: replace(facts(slot), source=0) for slot in doubts}
         self._check_kept(base)
-        named = {slot: keys for slot, keys in doubts.items() if keys}
-        states = self.table.states.lookup(base.manifest.states, named)
-        rounds: dict[Slot, SlotRound] = {}
-        slots: dict[Slot, SlotFacts] = {}
+        reader, states = self.table.states, base.manifest.states
+        known = reader.lookup(states, {slot: keys for slot, keys in doubts.items() if keys})
+        whole = [slot for slot, keys in doubts.items() if keys is None]
+        failing, rounds = reader.failing(states, whole), dict[Slot, SlotRound]()
+        slots = {slot: replace(facts(slot), backfill=base.version + 1) for slot in whole}
         for slot, keys in doubts.items():
-            held = {key: states[key] for key in sorted(keys or ()) if key in states}
-            held = {key: state for key, state in held.items() if not state.expired}
-            if keys is None or any(not state.reach_end for state in held.values()):
-                slots[slot] = replace(facts(slot), backfill=base.version + 1)
-            elif new := {key: state for key, state in held.items() if not state.again}:
-                marks = {key: replace(state, again=True) for key, state in new.items()}
-                rounds[slot] = SlotRound(changes=marks, before=new)
-                slots[slot] = rounds[slot].facts(facts(slot))
+            held = {key: known[key] for key in sorted(keys & known.keys())} if keys else failing.get(slot, {})
+            held = {key: state for key, state in held.items() if state.rows and not state.expired}
+            if marks := {key: replace(state, again=True, offset=0) for key, state in held.items()}:
+                rounds[slot] = SlotRound(changes=marks, before=held)
+                slots[slot] = rounds[slot].facts(slots.get(slot, facts(slot)))
         return rounds, slots
 
     def _check_kept(self, base: Snapshot) -> None:
@@ -418,7 +414,7 @@ def retyped(
 
     The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or the
     change would lose values. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the
-    call. The caller must signal the slots of `Retype.asked_slots`.
+    call. The caller must signal the slots with requests, even if an earlier call committed the requests.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(RETYPE_PASSES):

@@ -85,6 +85,16 @@ def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Sc
     return schedule
 
 
+def crash_at_signals(prefix: str) -> Schedule:
+    """The process ends before its first signal. `prefix`: the keyspace of the source."""
+
+    def schedule(call: Call) -> Fault:
+        is_signal = call.method == "put" and call.key.startswith(prefix)
+        return Fault.CRASH_BEFORE if is_signal else Fault.NONE
+
+    return schedule
+
+
 def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
     """Each fault happens at a call with the probability that `rates` has for the fault. Only conditional writes can be
     LATE.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,17 +17,21 @@ from click.testing import CliRunner, Result
 from s3notify_platform.cli.main import main
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance.set_types import SetTypes
-from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.retype import retyped
+from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
+from tests.support.faults import CrashedError
 from tests.support.ingested import Place, derive
 from tests.support.local_jobs import LocalJobs
 from tests.support.retype_site import wanted
 from tests.support.servers import S3Server
+from tests.support.sources import with_settings
 
 pytestmark = pytest.mark.server
 
@@ -130,6 +135,25 @@ def test_only_objects_that_do_not_fit_are_read_again(place: Place, run: Run) -> 
     assert (again["became"], again["columns"]) == (None, {})
 
 
+def test_an_object_that_failed_after_its_first_part_is_read_again(place: Place, run: Run) -> None:
+    """Otherwise the values of the first part would stay null, although the command announces a new read."""
+    place.put("long", 10**17, 4)
+    usual, slot = place.source, slot_of("raw/long", 4)
+    place.source = with_settings(usual, max_bytes=25, split_bytes=25, max_seconds=0)
+    batch(place, pa.int64())
+    place.source, base, table = usual, place.snapshot(), usual.table()
+    part = table.states.lookup(base.manifest.states, {slot: ["raw/long"]})
+    assert (part["raw/long"].offset, values(place)["long"]) == (25, [10**17])
+    failing = {key: replace(state, reason="AccessDenied") for key, state in part.items()}
+    rounds = {slot: SlotRound(changes=failing, before=part)}
+    table.commit(RoundChange(base=base, slots=rounds, table=table, clock=SYSTEM_CLOCK), base)
+    done = of(run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--json"))
+    assert (done["objects"], values(place)["long"]) == (2, [None])
+    batch(place, pa.decimal128(18, 2))
+    assert values(place)["long"] == [4]
+    assert place.snapshot().manifest.slot(slot).failing == 0
+
+
 def test_schema_set_asks_first(place: Place, run: Run) -> None:
     before = place.snapshot().version
     refused = run("schema", "set", "orders", "a string", text="n\n")
@@ -157,6 +181,27 @@ def test_a_killed_command_is_completed_by_a_repetition(place: Place, run: Run) -
     assert watcher.poll().changed.keys() == {slot_of(key, 4) for key in keys}
     batch(place, pa.decimal128(18, 2))
     assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
+
+
+@pytest.mark.parametrize("asset", ["", "daily"], ids=["source", "asset"])
+def test_a_command_that_is_killed_before_its_signals_is_completed_by_a_repetition(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch, asset: str
+) -> None:
+    """Otherwise the slots of a slot asset would keep earlier values, or null, until objects of these slots change."""
+    rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
+    derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    columns = "a decimal(18,2)" if asset else "a string"
+    command = ("schema", "set", "orders", columns, "--yes", *(("--asset", asset) if asset else ()))
+    with monkeypatch.context() as killed:
+        killed.setattr(Publisher, "signal_slots", Mock(side_effect=CrashedError))
+        with pytest.raises(CrashedError):
+            run(*command)
+    assert not watcher.poll().changed
+    assert "the columns already have these types" in run(*command).output
+    owed = {Slot(1)} if asset else {slot_of(key, 4) for key in ("raw/a", "raw/big", "raw/text")}
+    assert watcher.poll().changed.keys() >= owed
 
 
 def test_a_command_with_wait_ends_after_the_batch(place: Place, run: Run) -> None:

@@ -19,8 +19,9 @@ from s3notify_platform.protocols.notification_queue.entries import dead_partitio
 from s3notify_platform.protocols.notification_queue.segments import encode_letter, letter_key
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.table.check import check_table
+from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.snapshot import Snapshot
-from tests.support.faults import Call, CrashedError, Fault, FaultyStore
+from tests.support.faults import Call, CrashedError, Fault, FaultyStore, crash_at_signals
 from tests.support.ingested import Place, derive
 from tests.support.raw_search import holding
 from tests.support.servers import S3Server
@@ -202,6 +203,34 @@ def test_erase_clears_the_queue_if_there_is_no_table(ministack: S3Server) -> Non
     done = erased(place)
     assert (done.of_source.found, done.entries) == (False, 1)
     assert not time_travel(place.source.location, place.store)
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["aggregate", "clustered"])
+def test_erasure_that_is_killed_before_its_signal_is_completed_by_a_repetition(
+    ministack: S3Server, follows: bool
+) -> None:
+    """Otherwise a derived table would lack the rows of all other objects of the slot until the slot changes again."""
+    place = Place(ministack, slots=1)
+    place.put(KEY, NUMBER)
+    place.put("other", 1)
+    place.run("1")
+    if follows:
+        place.source = replace(place.source, clustered=Clustered(columns=("a",)))
+        place.source.following("orders_clustered").follow()
+    else:
+        rows = {"_slot": pa.array([0], pa.int32()), "text": [MARK]}
+        derive(place.source, "summed", pa.table(rows), {SLOT: newest(place).manifest.slot(SLOT).generation})
+    place.store.delete(f"raw/{KEY}")
+    prefix = place.source.location.keyspace_prefix
+    watcher = Watcher(place.store, prefix=prefix)
+    watcher.poll()
+    with pytest.raises(CrashedError):
+        erased(place, FaultyStore(place.store, crash_at_signals(prefix)))
+    assert not watcher.poll().changed
+    again = erased(place)
+    assert [*watcher.poll().changed] == [SLOT]
+    assert again.cleared == (() if follows else ("summed",)), "a person learns that the slot is empty"
+    assert again.again_ms == 0
 
 
 class Writes:

@@ -11,6 +11,7 @@ from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.delta.actions import LogVersion, Remove
+from tests.support.faults import CrashedError, FaultyStore, crash_at_signals
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -68,6 +69,20 @@ def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> No
     place.store.delete("raw/c")
     place.run("3")
     assert place.values() == {10: 1, 11: 1, 2: 1}
+
+
+def test_rollback_that_is_killed_before_its_signals_is_completed_by_a_repetition(place: Place) -> None:
+    """Otherwise the objects that have changed since the version would stay missing until their slots change again."""
+    location = place.source.location
+    watcher = Watcher(place.store, prefix=location.keyspace_prefix)
+    watcher.poll()
+    planned = plan_rollback(location, 1)
+    dying = FaultyStore(place.store, crash_at_signals(location.keyspace_prefix))
+    with pytest.raises(CrashedError):
+        rollback(place.source, 1, platform=dying)
+    assert not watcher.poll().changed
+    assert isinstance(rollback(place.source, 1), NothingLeft)
+    assert set(watcher.poll().changed) == set(planned.slots)
 
 
 def test_version_at_a_time_is_the_newest_version_at_that_time(place: Place) -> None:

@@ -250,7 +250,7 @@ def test_changed_type_of_a_column_is_a_conflict_for_rounds_of_the_old_type(deriv
     assert second.dropped.keys() == {Slot(B)}
     assert derived().contents() == {A: [1], C: [None]}
     facts = derived().table.opened().manifest.slots
-    assert ({slot: facts[slot].source for slot in (A, C)}, made.asked_slots) == ({A: 0, C: 1}, (A,))
+    assert ({slot: facts[slot].source for slot in (A, C)}, made.doubts.keys) == ({A: 0, C: 1}, {A: None})
 
 
 def test_round_of_a_restarted_table_has_nothing_left_to_commit(derived):

@@ -29,6 +29,8 @@ INT = {"n": pa.int32()}
 LONG = {"n": pa.int64()}
 TEXT = {"n": pa.string()}
 MONEY = pa.decimal128(18, 2)
+PART = {"reach_end": False, "offset": 5}
+"""The state of an object that was read in part."""
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "vectors"])
@@ -61,7 +63,7 @@ def test_exact_change_is_no_change_of_data(site: RetypeSite) -> None:
     version = versions(site.store)[-1]
     assert not any(each.data_change for each in (*version.adds, *version.removes))
     assert after.manifest.slots == before.manifest.slots
-    assert (made.doubts.keys, made.asked_slots, version.note[RETYPED]) == ({}, (), {"n": ["integer", "long"]})
+    assert (made.doubts.keys, version.note[RETYPED]) == ({}, {"n": ["integer", "long"]})
     assert site.rows(snapshot_of(site.table.reader, before.version))["b1"] == [{"n": 4}, {"n": 5}]
 
 
@@ -132,7 +134,7 @@ def test_values_that_do_not_fit_are_read_again() -> None:
     assert doubts_of(site.table, base, wanted(n=MONEY)).keys == {Slot(0): {"a1"}}
     made = change(site, wanted(n=MONEY))
     assert site.rows() == {"a1": [{"n": 1}, {"n": None}], "a2": [{"n": 2}], "b1": [{"n": 3}]}
-    assert (made.asked_slots, made.doubts.rows) == ((Slot(0),), 1)
+    assert (made.doubts.keys, made.doubts.rows) == ({Slot(0): {"a1"}}, 1)
     assert {key: state.again for key, state in site.states().items()} == {
         "a1": True,
         "a2": False,
@@ -177,30 +179,39 @@ def test_rescued_values_of_columns_with_any_name_are_read_again(name: str) -> No
     assert {key for key, state in site.states().items() if state.again} == {"a0"}
 
 
-def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise marks on too many objects would exceed the memory, or an object that was read in part would not be read
-    from its beginning.
-    """
+@pytest.mark.parametrize("again", [False, True], ids=["not requested", "requested"])
+@pytest.mark.parametrize("reason", ["", "damaged"], ids=["reading", "failing"])
+def test_an_object_that_was_read_in_part_is_read_again_from_its_beginning(reason: str, again: bool) -> None:
+    """Otherwise the next read would continue at the offset, and values before the offset would stay null."""
     site = RetypeSite()
-    site.commit("a1", LONG, n=[10**17], state={"reach_end": False, "offset": 5})
-    site.commit("b1", LONG, n=[10**17])
+    site.commit("a1", LONG, n=[10**17], state=PART | {"reason": reason, "again": again})
+    site.commit("a2", LONG, n=[1])
     change(site, wanted(n=MONEY))
-    after = site.newest()
-    assert (after.manifest.slot(Slot(0)).backfill, after.manifest.slot(Slot(1)).backfill) == (
-        after.version,
-        0,
-    )
+    states = site.states()
+    assert (states["a1"].offset, states["a1"].again, states["a2"].again) == (0, True, False)
+    facts = site.newest().manifest.slot(Slot(0))
+    assert (facts.pending, facts.backfill) == (1, 0)
+
+
+def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise marks on too many objects would exceed the memory. A backfill leaves out failing objects, so these
+    objects are marked, or their values would stay null.
+    """
     site = RetypeSite()
     for key in ("a1", "a2", "b1"):
         site.commit(key, LONG, n=[10**17])
+    site.commit("a3", LONG, n=[10**17], state=PART | {"reason": "damaged"})
     few = Doubts(_room=1)
     monkeypatch.setattr(module, "Doubts", lambda: Doubts(_room=few._room))
     change(site, wanted(n=MONEY))
     after = site.newest()
-    assert [after.manifest.slot(Slot(number)).backfill for number in (0, 1)].count(after.version) >= 1
-    assert not any(
-        state.again for state in site.states().values() if after.manifest.slot(Slot(0)).backfill == 0
-    )
+    assert after.manifest.slot(Slot(0)).backfill == after.version
+    assert after.manifest.slot(Slot(0)).pending == 1
+    assert {key: (state.again, state.offset) for key, state in site.states().items() if key[0] == "a"} == {
+        "a1": (False, 0),
+        "a2": (False, 0),
+        "a3": (True, 0),
+    }
 
 
 def test_change_that_would_lose_values_for_good_is_refused() -> None:
