@@ -13,6 +13,7 @@ from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, print_table, say_wrapped, track
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.extras import remedy
+from s3notify_platform.source.bucket_settings import access_to_tables
 from s3notify_platform.source.settings import LocationSettings
 
 if TYPE_CHECKING:
@@ -66,14 +67,7 @@ def doctor(
     prefix = given["platform_prefix"] or prefix
     asked = address_of(platform)  # ends the command before the probe if credentials are missing
     found = probe(open_store(platform), prefix)
-    tables = examine_tables(
-        Tables(
-            records=records_table,
-            leases=lease_table,
-            region=given.get("dynamodb_region") or platform.region,
-            endpoint_url=given.get("dynamodb_endpoint_url"),
-        )
-    )
+    tables = examine_tables(Tables(records=records_table, leases=lease_table, **access_to_tables(given)))
     decision, refusal = None, ""
     try:
         decision = choose_commit(
