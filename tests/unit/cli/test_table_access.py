@@ -1,4 +1,4 @@
-"""Commands reach DynamoDB as runs do: with the credentials of the YAML's group `dynamodb`."""
+"""Commands reach buckets and DynamoDB tables as runs do, or refuse to work."""
 
 import json
 import re
@@ -90,3 +90,37 @@ def test_init_makes_tables_as_the_user_of_the_command_line(
 def test_credentials_of_buckets_do_not_reach_tables(signers: Project) -> None:
     """Otherwise `init` would create tables as another user than the runs that use them."""
     assert signers("init", "orders", orders={}) == {"usual"}
+
+
+@pytest.mark.parametrize("group", ["s3", "dynamodb"])
+def test_commands_refuse_a_source_whose_access_only_dagster_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    """Otherwise a command would work at the default place: `table show` would report a loss of the table, and the
+    command in its advice would break the table.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # no command may reach AWS
+    attributes = {
+        "name": "orders",
+        "bucket": "b",
+        "prefix": "raw/",
+        "resources": {group: "ours", "spark": "its"},
+    }
+    (tmp_path / "defs" / "orders").mkdir(parents=True)
+    command = ["init", "orders", "--print", "iam", "--role", "reader"]
+
+    def run(more: dict[str, object]) -> tuple[int, str]:
+        (tmp_path / "defs" / "orders" / "defs.yaml").write_text(json.dumps({"attributes": attributes | more}))
+        ran = CliRunner().invoke(main, command)
+        return ran.exit_code, " ".join(ran.stderr.split())
+
+    code, message = run({})
+    assert code == 1
+    assert "source 'orders': commands cannot see Dagster's resource 'ours'" in message
+    assert f"write the same settings into the group {group}, too" in message
+    for same in ({"region": "eu-west-1"}, {}):
+        assert run({group: same}) == (0, "")
+    attributes["resources"] = {"spark": "its"}
+    assert run({}) == (0, "")
