@@ -13,6 +13,7 @@ from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, print_table, say_wrapped, track
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.extras import remedy
+from s3notify_platform.source.bucket_settings import access_to_tables
 from s3notify_platform.source.settings import LocationSettings
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def doctor(
     Probe objects are below the platform prefix of NAME, or below .s3notify-probe-… without NAME, and are deleted again.
     Cost: about 50 requests, and 30 more for events.
 
+    If the YAML has the source, the command also names topics that no source of the project reads, like the topic of a
+    source that was renamed or deleted from the YAML: such a topic fills up, and then refuses writers.
+
     Exit code 0 if the platform can run. Exit code 1 if the platform cannot run, or if events do not arrive; the reason
     is printed.
     """
@@ -66,14 +70,7 @@ def doctor(
     prefix = given["platform_prefix"] or prefix
     asked = address_of(platform)  # ends the command before the probe if credentials are missing
     found = probe(open_store(platform), prefix)
-    tables = examine_tables(
-        Tables(
-            records=records_table,
-            leases=lease_table,
-            region=given.get("dynamodb_region") or platform.region,
-            endpoint_url=given.get("dynamodb_endpoint_url"),
-        )
-    )
+    tables = examine_tables(Tables(records=records_table, leases=lease_table, **access_to_tables(given)))
     decision, refusal = None, ""
     try:
         decision = choose_commit(
@@ -87,6 +84,7 @@ def doctor(
         refusal = str(error)
     versions = installed_versions()
     usable = not (refusal or versions.refused or any(tables.values()))
+    notes = _unread_topics(place) if name and usable else []
     events = examine_events(place) if name and usable else None
     if as_json:
         print_json(
@@ -99,6 +97,7 @@ def doctor(
                 "reason": decision and decision.reason,
                 "refused": refusal,
                 "versions": versions.problem,
+                "notes": notes,
                 "events": events and asdict(events),
             }
         )
@@ -111,6 +110,7 @@ def doctor(
             _say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
         if versions.problem:
             _say(f"versions: {versions.problem}")
+        _say("\n".join(notes))
         _say_events(name, refusal, events)
     if not usable or (events and not events.fine):
         sys.exit(1)
@@ -148,6 +148,26 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
     location = place.location()
     _check_types(place)
     return topic_problem(location), problems_of_tables(location) if deep else {}
+
+
+def _unread_topics(place: SourcePlace) -> list[str]:
+    """A note for each topic of the bucket that no endpoint and no source of the project reads; without YAML, no note.
+
+    Other projects may read these topics, so they are no error. Cost: 1 scan of the topics, and `queue.stats` for each
+    such topic.
+    """
+    names = {each.name for source in configured() for each in source.project}
+    queue = place.queue()
+    return [
+        f"topic {topic.name!r} has {queue.stats(topic.name).depth:,} of {topic.settings.capacity:,} entries, and no "
+        "source of this project has its name. If no other project reads it, it fills up, and then publishers and "
+        f"inlets are refused: delete it with `s3notify topics delete {topic.name} --served`"
+        for topic in (queue.topics.all() if names else ())
+        if topic.name not in names
+        and topic.settings.bucket == place.bucket
+        and topic.settings.persistent
+        and not topic.settings.endpoint
+    ]
 
 
 def _check_types(place: SourcePlace) -> None:

@@ -16,13 +16,15 @@ from s3notify_platform.cli.printing import print_json, say
 from s3notify_platform.cli.setting_options import setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named
-from s3notify_platform.source.settings import LocationSettings, S3Settings
+from s3notify_platform.source.bucket_settings import access_to_tables
+from s3notify_platform.source.settings import DYNAMODB, LocationSettings, S3Settings
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy import Role
 
 
 _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
+_CREDENTIALS = DYNAMODB.keys() - {"region", "endpoint_url"}
 _KEY_ARN = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")
 
 
@@ -39,6 +41,25 @@ def _check_events(template: str | None, role: str | None, *, place: str | None) 
         raise click.UsageError("--print iam and --role take no --events: give them in another command")
     if not place:
         raise click.UsageError("--events needs the NAME of the source, and --bucket")
+
+
+def _table_access(places: dict[str, Any], region: str) -> tuple[dict[str, Any], list[str]]:
+    """The access to the DynamoDB tables, and the settings of `dynamodb` that take part in it. Removes all settings of
+    `dynamodb` from `places`.
+
+    Region and credentials on the command line replace those of `dynamodb`. So an administrator can create tables for
+    runs that may not create tables.
+    """
+    source = click.get_current_context().get_parameter_source
+    given = {"region": region, **places}
+    typed = {name: value for name, value in given.items() if source(name) is ParameterSource.COMMANDLINE}
+    replaced = typed.keys() & {"region"}
+    if not typed.keys() & {DYNAMODB[name] for name in _CREDENTIALS} and typed.keys() & _CREDENTIALS:
+        replaced |= _CREDENTIALS
+    found = {flat: places.pop(flat) for flat in DYNAMODB.values()}
+    used = [flat for name, flat in DYNAMODB.items() if name not in replaced]
+    access = access_to_tables({"region": region} | {name: found[name] for name in used})
+    return access | {name: typed[name] for name in replaced & typed.keys()}, used
 
 
 def _write_home(home: Path) -> None:
@@ -72,8 +93,7 @@ def _write_home(home: Path) -> None:
 @settings_options(
     "records_table",
     "lease_table",
-    "dynamodb_endpoint_url",
-    "dynamodb_region",
+    *DYNAMODB.values(),
     shown=("records_table", "lease_table"),
 )
 @setting_option(
@@ -109,8 +129,6 @@ def init(
     dagster_home: Path | None,
     records_table: str | None,
     lease_table: str | None,
-    dynamodb_endpoint_url: str | None,
-    dynamodb_region: str,
     region: str,
     template: str | None,
     role: "Role | None",
@@ -145,7 +163,8 @@ def init(
     DynamoDB tables, if `s3notify doctor` asks for them, or for high rates.
       s3notify init --records-table TABLE --lease-table TABLE
 
-    Name the tables in the source's `dynamodb`, too. An existing table is never changed; a table with another schema is
+    Name the tables in the source's `dynamodb`, too. The command uses the credentials that `dynamodb` names, unless the
+    command line names others (--profile). An existing table is never changed; a table with another schema is
     refused. Sources may share a records table. A lease table serves one bucket; writers with the Rust crate
     object_store (up to 0.12) may share it. The first run records the commit mode of a table; later runs with another
     mode are refused.
@@ -170,6 +189,7 @@ def init(
             raise click.UsageError("--dagster-home takes no other options: give them in another command")
         _write_home(dagster_home.expanduser())
         return
+    access, used = _table_access(places, region)
     if events:
         _check_events(template, role, place=name and places["bucket"])
         asked = Asked(
@@ -191,20 +211,11 @@ def init(
     from s3notify_platform import deploy as provision
     from s3notify_platform.stores.config import default_region
 
-    source = click.get_current_context().get_parameter_source("region")
-    tables = provision.Tables(
-        records=records_table,
-        leases=lease_table,
-        region=(region if source is ParameterSource.COMMANDLINE else dynamodb_region or region)
-        or default_region(),
-        endpoint_url=dynamodb_endpoint_url,
-    )
+    tables = provision.Tables(records=records_table, leases=lease_table, **access)
     _check_given(template, table=records_table or lease_table, place=name and places["bucket"])
     match template:
         case None:
-            check_shared(
-                "dynamodb_endpoint_url", *(["dynamodb_region"] * (source is not ParameterSource.COMMANDLINE))
-            )
+            check_shared(*used)
             for each, created in provision.create_tables(tables).items():
                 say(f"table {each!r}: {'created' if created else 'exists already'}")
         case "cloudformation":

@@ -1,11 +1,11 @@
 """The DynamoDB tables: `create_tables` makes them; `cloudformation` and `terraform` return JSON templates for them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.stores.config import DynamoConfig, default_region
+from s3notify_platform.stores.config import Access, DynamoConfig
 from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
@@ -15,13 +15,18 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """Names and location of the DynamoDB tables. A table whose name is None is not used."""
+class Tables(Access):
+    """Names, location and access of the DynamoDB tables. A table whose name is None is not used."""
+
+    service: ClassVar[str] = DynamoConfig.service
 
     records: str | None = None
     leases: str | None = None
-    region: str = field(default_factory=default_region)
-    endpoint_url: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The tables, for messages."""
+        return "the DynamoDB tables"
 
     def schemas(self) -> Iterator[tuple[str, DynamoConfig, TableSchema]]:
         """Purpose, place and schema of each table."""
@@ -32,7 +37,9 @@ class Tables:
             if name:
                 yield (
                     purpose,
-                    DynamoConfig(table=name, region=self.region, endpoint_url=self.endpoint_url),
+                    DynamoConfig(
+                        table=name, region=self.region, endpoint_url=self.endpoint_url, **self.credentials
+                    ),
                     schema,
                 )
 

@@ -78,7 +78,7 @@ class ConfiguredSource:
     @property
     def buckets(self) -> set[Any]:
         """The watched bucket, and the bucket of the platform's own objects."""
-        return {self.values.get("bucket"), self.values.get("platform_bucket")} - {None}
+        return {self.checked.get("bucket"), self.checked.get("platform_bucket")} - {None}
 
     @cached_property
     def checked(self) -> Attributes:
@@ -99,9 +99,10 @@ class ConfiguredSource:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The source's settings, by the names of the commands' parameters. `UsageError` if a value is not
-        known here.
+        """The source's settings, by the names of the commands' parameters. `UsageError` if a value is not known here,
+        or if only Dagster knows how to reach the bucket or the tables.
         """
+        self._check_resources()
         groups = {name: self.checked.get(name) or {} for name in ("s3", "dynamodb", "latest", "spark")}
         given = ungrouped({**self.checked.values, **groups})
         found = {name: known_now(given[name]) for name in (*SETTINGS, *_MORE) if given.get(name) is not None}
@@ -116,6 +117,15 @@ class ConfiguredSource:
             "other_platform_prefixes": "|".join(dict.fromkeys(others)),
             "confs": [f"{name}={value}" for name, value in _flat(groups["spark"].get("config", {}))],
         }
+
+    def _check_resources(self) -> None:
+        replaced = self.checked.values.get("resources")
+        for group, key in replaced.items() if isinstance(replaced, Mapping) else ():
+            if group in ("s3", "dynamodb") and self.checked.values.get(group) is None:
+                raise UsageError(
+                    f"source {self.name!r}: commands cannot see Dagster's resource {key!r}: write the same settings "
+                    f"into the group {group}, too ({group}: {{}} for the default access)"
+                )
 
     def _prefixes_of_others(self) -> Iterator[str]:
         """Prefixes in this bucket where the project's other sources keep their own objects."""

@@ -40,7 +40,7 @@ from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import Identity, Known, KnownRecord
-from s3notify_platform.table.open_table import new_id, open_table
+from s3notify_platform.table.open_table import another_name, new_id, open_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def migrate(
     if not was.leads_to(now):
         raise UsageError(
             f"the table of source {location.name!r} is for prefix {was.prefix!r}, and {now.prefix!r} is neither within "
-            "nor around that prefix: give the source another name"
+            f"nor around that prefix: {another_name(location.name)}"
         )
     if was == now and not known.rewriting:
         return Migrated(before=was, after=now)

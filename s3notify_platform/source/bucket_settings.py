@@ -34,11 +34,13 @@ def platform_of(values: Mapping[str, Any], bucket: S3Config) -> S3Config:
 
 def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
     """Returns the DynamoDB table of this setting, or None. The default region is that of the bucket."""
-    if not values.get(setting):
-        return None
-    given: dict[str, Any] = {"region": values.get("region")}
-    given |= {name: values[flat] for name, flat in DYNAMODB.items() if values.get(flat)}
-    return DynamoConfig(table=values[setting], **given)
+    return DynamoConfig(table=values[setting], **access_to_tables(values)) if values.get(setting) else None
+
+
+def access_to_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `Access` for the DynamoDB tables. The default region is that of the bucket."""
+    given = {name: values[flat] for name, flat in DYNAMODB.items() if values.get(flat)}
+    return {"region": values.get("region"), **given}
 
 
 def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -154,10 +154,18 @@ def _refuse_rewriting(name: TableName, known: Known | None) -> None:
         )
 
 
+def another_name(source: str) -> str:
+    """The advice to rename a source, for messages. It names the topic that would stay behind and fill up."""
+    return (
+        "give the source another name (then delete the topic of its former name, which would fill up: "
+        f"`s3notify topics delete {source} --served`)"
+    )
+
+
 def _refuse_other_identity(name: TableName, known: Known, now: Identity) -> None:
     if (was := known.identity) is None or was == now:
         return
-    ways = "Restore the former settings, or give the source another name"
+    ways = f"Restore the former settings, or {another_name(name.source)}"
     if known.version <= 0:
         ways += f", or, since nothing is committed yet, begin with the new settings: {name.command('forget')}"
     elif was.leads_to(now):

@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.cli.main import main
 from s3notify_platform.local.dagster_versions import Versions
@@ -16,6 +18,7 @@ from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.event_project import Project
+from tests.support.intake_site import event
 from tests.support.tables import create_lease_table, create_record_table
 from tests.support.toy_inlet import TOY as TOY_INLET
 from tests.support.toy_store import TOY, ToyStore
@@ -287,3 +290,31 @@ def test_doctor_probes_the_inlet_that_another_source_shares(project: Project) ->
         assert re.search(r"events: they arrive, \d+\.\d s after a write", answer.output), answer.output
     second.write_text(f"{text}  queue_prefix: _s3notify/other/\n")
     assert "events: not set up" in project.run("doctor", "clicks").output
+
+
+@pytest.mark.server
+def test_doctor_names_topics_that_no_source_of_the_project_reads(project: Project) -> None:
+    """Otherwise the topic of a renamed source would fill up, and then refuse all writers of its keys. Other projects
+    may use the bucket, so such a topic is no error.
+    """
+    config = project.server.config(project.bucket)
+    queue = NotificationQueue(queue_records(config))
+    topics = queue.topics
+    ours = TopicSettings(bucket=project.bucket, prefix="raw/orders/", shards=1, slots=4)
+    hook = Endpoint(url="http://127.0.0.1:9/").dumps()
+    topics.create("orders", ours)
+    topics.create("pushed", replace(ours, endpoint=hook))
+    topics.create("of-others", replace(ours, bucket="another-bucket"))
+    assert json.loads(project.run("doctor", "orders", "--json").stdout)["notes"] == []
+    topics.create("former", ours, tables=("former-table",))
+    queue.push("former", event("raw/orders/1.jsonl"))
+    ran = project.run("doctor", "orders")
+    assert ran.exit_code == 0, ran.output
+    (note,) = json.loads(project.run("doctor", "orders", "--json").stdout)["notes"]
+    assert note in " ".join(ran.output.split())
+    assert note.startswith(
+        "topic 'former' has 1 of 10,000 entries, and no source of this project has its name"
+    )
+    (advice,) = re.findall(r"`s3notify (.*?)`", note)
+    assert project.run(*advice.split(), "--yes").exit_code == 0
+    assert [topic.name for topic in topics.all()] == ["of-others", "orders", "pushed"]

@@ -173,3 +173,11 @@ def test_tables_are_made_only_in_the_region_of_all_sources(project: Project, tmp
     assert f"the sources differ in dynamodb_region: {expected}" in " ".join(ran.stderr.split())
     assert run(*command, "--print", "cloudformation").exit_code == 0
     assert run("init", "--dagster-home", str(tmp_path / "home")).exit_code == 0
+
+
+def test_tables_are_made_only_with_credentials_of_all_sources(project: Project) -> None:
+    """Otherwise `init` would create a table in the account of the default credentials, where no source looks for it."""
+    project(clicks={"dynamodb": {"records_table": "t", "profile": "shop"}}, orders=TABLE)
+    ran = run("init")
+    expected = "clicks has 'shop', orders has none: give --dynamodb-profile, or the NAME of one source"
+    assert f"the sources differ in dynamodb_profile: {expected}" in " ".join(ran.stderr.split())

@@ -194,7 +194,10 @@ def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> N
             {"prefix": "raw/a/"},
             "prefix is 'raw/a/', but 'raw/' in the table.*`s3notify table migrate .* --to-prefix 'raw/a/'`",
         ),
-        ({"prefix": "other/"}, "prefix is 'other/', but 'raw/' in the table.*give the source another name$"),
+        (
+            {"prefix": "other/"},
+            r"prefix is 'other/', but 'raw/' in the table.*give the source another name \(then .*\)$",
+        ),
         ({"slots": 8}, "slots is 8, but 4 in the table.*`s3notify table migrate .* --to-slots 8`"),
         ({"slots": 2}, "slots is 2, but 4 in the table.*`s3notify table migrate .* --to-slots 2`"),
     ],

@@ -61,7 +61,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "running": ([False, "false"], ["off course", None]),
     "run_tags": ([{"team": "sales", "n": 7}, {"k8s": {"a": [1]}}], ["team", ["team"], None]),
     "op_tags": ([{"cost": "high"}], ["cost"]),
-    "resources": ([{"s3": "lake"}], [{"duckdb": "x"}, {"s3": 7}, "s3"]),
+    "resources": ([{"spark": "cluster"}], [{"duckdb": "x"}, {"s3": 7}, "s3"]),
     "transform": ([None, "json.loads"], [7, ["json.loads"]]),
     "slot_assets": ([[]], ["defs.orders.paid", [7]]),
     "cluster_by": (["dt", "dt, customer_id", ""], [7, ["dt"]]),

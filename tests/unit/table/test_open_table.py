@@ -110,7 +110,8 @@ def test_damaged_record_is_not_taken_for_a_missing_one(store, body):
     [
         (replace(IDENTITY, prefix="raw/new/"), "migrate --to-prefix 'raw/new/'"),
         (replace(IDENTITY, slots=20), "migrate --to-slots 20"),
-        (replace(IDENTITY, bucket="other"), "give the source another name"),
+        (replace(IDENTITY, bucket="other"), "give the source another name (then delete the topic"),
+        (replace(IDENTITY, bucket="other"), "`s3notify topics delete orders --served`"),
     ],
 )
 def test_other_settings_are_refused_and_nothing_is_written(store, identity, remedy):
