@@ -2,7 +2,8 @@
 the present prefix.
 
 With another prefix, the table stays, and its identity changes. The next listing compares all slots, one by one, so the
-table is complete all the time.
+table is complete all the time. The tables of slot assets, `latest` and `cluster_by` stay, too. The next batch that
+opens such a table gives it the new identity (`open_table`).
 
 With another number of slots, a new table replaces the present table, because each row moves to another slot. The data
 of the former table and of the slot assets is removed, and the next run ingests all objects again. Until the next run

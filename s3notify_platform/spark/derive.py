@@ -166,7 +166,7 @@ class _Base:
         """Opens the table of a slot asset, and creates it if it never existed."""
         table = source.table(asset)
         first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
-        found = open_table(table, source.location.table_name, source.identity, create=first)
+        found = open_table(table, source.location.table_name, source.identity, create=first, derived=True)
         assert found.snapshot is not None, "it was created"
         return cls(source, asset, table, found.snapshot, code)
 

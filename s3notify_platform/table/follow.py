@@ -274,7 +274,7 @@ class FollowingTable:
 
     def _opened(self) -> Snapshot:
         first = described(NO_SCHEMA, created_ms=self.clock.wall_ms())
-        found = open_table(self.table, self.name, self.identity, create=first)
+        found = open_table(self.table, self.name, self.identity, create=first, derived=True)
         assert found.snapshot is not None, "the table was just created"
         return found.snapshot
 

@@ -67,9 +67,14 @@ def open_table(
     endpoint: str = "",
     expected: str = "",
     create: tuple[MetaData, Protocol] | None = None,
+    derived: bool = False,
 ) -> OpenTable:
     """Returns the table, if it is complete and has this `identity` (None: any). Otherwise raises an error whose message
     says what to do.
+
+    `derived`: the table is made from the source's table, whose identity the caller has compared with the settings. Then
+    this table gets the `identity`, because after a migration the source's table has another identity. Only an existing
+    table with another number of slots is refused.
 
     `expected`: the table's id in a cursor, or in the record of seen signals. `create`: metadata and protocol of version
     0. If `create` is set, a table that never existed is created, with a new `MetaData.id`. `CorruptError`: the log or
@@ -83,11 +88,12 @@ def open_table(
         _refuse_rewriting(name, known)
         raise
     known = found.known
-    _refuse(name, known, identity, expected)
+    fits = derived and (isinstance(found, Absent) or _has_slots(known, identity))
+    _refuse(name, known, None if fits else identity, expected)
     if isinstance(found, Absent):
         if create is None or identity is None:
             return OpenTable(name=name, known=known or Known(table=""))
-        found = _created(table, name, identity, endpoint, create)
+        found = _created(table, name, identity, endpoint, create, derived=derived)
         known = found.known
     assert known is not None, "the reader has compared log and record"
     warnings: list[str] = []
@@ -96,7 +102,7 @@ def open_table(
         and identity is not None
         and (known.identity, known.endpoint) != (identity, endpoint)
     ):
-        if known.identity is not None:
+        if known.identity is not None and known.endpoint != endpoint:
             warnings.append(
                 f"source {name.source!r} is read at {endpoint or 'AWS S3'}, and was read at "
                 f"{known.endpoint or 'AWS S3'} before"
@@ -147,6 +153,11 @@ def _refuse(name: TableName, known: Known | None, identity: Identity | None, exp
         )
 
 
+def _has_slots(known: Known | None, identity: Identity | None) -> bool:
+    was = known.identity if known is not None else None
+    return was is not None and identity is not None and was.slots == identity.slots
+
+
 def _refuse_rewriting(name: TableName, known: Known | None) -> None:
     if known is not None and known.rewriting:
         raise UsageError(
@@ -184,13 +195,15 @@ def _created(
     identity: Identity,
     endpoint: str,
     create: tuple[MetaData, Protocol],
+    *,
+    derived: bool,
 ) -> Snapshot:
     """Creates the table, or finishes its creation: the record first, then version 0."""
     committer = table.committer
     fresh = new_id(committer.clock)
 
     def pinned(known: Known | None) -> Known:
-        if known is not None and known.identity is not None:
+        if known is not None and known.identity is not None and not derived:
             return known  # another run was first
         return replace(known or Known(table=fresh), identity=identity, endpoint=endpoint)
 

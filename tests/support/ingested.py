@@ -148,7 +148,7 @@ def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int], *
     """
     table = source.table(asset)
     first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
-    base = open_table(table, source.location.table_name, source.identity, create=first).snapshot
+    base = open_table(table, source.location.table_name, source.identity, create=first, derived=True).snapshot
     assert base is not None
     columns = from_arrow_schema(rows.schema.remove(0)).json()
     schema = grown(schema_of(base.metadata, derived=True), source="{}", rows=columns, inferred=False)

@@ -4,16 +4,23 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.migration import migrate
+from s3notify_platform.maintenance.removal import remove_table
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.source.source import Source
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.known import Identity
+from s3notify_platform.table.latest.latest_definition import Latest
 from tests.support.faults import Call, CrashedError, DoubtfulStore, Fault, FaultyStore
-from tests.support.ingested import Place
+from tests.support.ingested import Place, derive, rows_at
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
 
@@ -137,6 +144,53 @@ def test_migration_is_refused_if_the_topic_serves_other_tables(
     assert topics.get("orders").tables == ("another",)
     known, _ = place.source.location.known().read()
     assert known.identity == replace(place.source.identity, **to)
+
+
+@pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)
+def test_tables_made_from_a_migrated_table_continue(ministack: S3Server, to: dict[str, Any]) -> None:
+    """Otherwise each later batch would refuse them. Their objects may have been removed before, by `erase`."""
+    place = Place(ministack, metadata_columns="_modified")
+    for number in range(8):
+        place.put(f"{'a' if number < 4 else 'b'}/{number}", number)
+    place.run("1")
+    build_derived(place.source)
+    remove_table(place.source.location, "orders_clustered", place.store)
+    done = migrate(place.source.location, **to)
+    place.source = with_settings(place.source, **to)
+    place.run("2")
+    build_derived(place.source)
+    left = Counter(range(4) if "prefix" in to else range(8))
+    for asset, identity in made_from(place.source).items():
+        assert identity == done.after, asset
+    for asset in ("orders_latest", "orders_clustered"):
+        assert values_of(place.source, asset) == place.values() == left, asset
+    assert migrate(place.source.location, **to).before == done.after
+
+
+DERIVED = ("own", "orders_latest", "orders_clustered")
+
+
+def build_derived(source: Source) -> None:
+    """Builds a slot asset, and the tables with the newest rows and with rows in another order."""
+    latest = Latest(key=("a",), order_by=("a",))
+    both = replace(source, latest=latest, clustered=Clustered(columns=("a",)))
+    for asset in both.kinds:
+        both.following(asset).follow()
+    slot, newest = Slot(source.location.slots - 1), source.table().newest()
+    rows = pa.table({"_slot": pa.array([slot], pa.int32()), "t": ["x"]})
+    derive(source, "own", rows, {slot: newest.version})
+
+
+def values_of(source: Source, asset: str) -> Counter[int]:
+    """The values of column `a` in a derived table."""
+    table = source.table(asset)
+    return Counter(row["a"] for row in rows_at(table, table.newest()))
+
+
+def made_from(source: Source) -> dict[str, Identity | None]:
+    """The identity in the record of each derived table."""
+    found = {asset: source.location.known(asset).read()[0] for asset in DERIVED}
+    return {asset: known.identity for asset, known in found.items() if known is not None}
 
 
 class Deletes:

@@ -133,6 +133,22 @@ def test_table_without_commits_may_begin_with_other_settings(store):
     assert not found.warnings
 
 
+def test_derived_table_gets_the_identity_of_its_source(store):
+    """Otherwise it would be refused after each migration of the source's table. Its rows are kept by slot."""
+    commit(store, 1)
+    moved, counted = replace(IDENTITY, prefix="raw/new/"), replace(IDENTITY, slots=20)
+    _, found = opened(store, moved, derived=True)
+    assert found.known.identity == record(store).identity == moved
+    assert (found.snapshot.version, found.warnings) == (1, ())
+    with pytest.raises(UsageError, match="other settings than its table"):
+        opened(store, counted, derived=True)
+    empty = MemoryObjectStore()
+    begun = Known(table="0123456789abcdef", identity=IDENTITY)
+    Table(store=empty).known.change(lambda _: begun)
+    _, found = opened(empty, counted, derived=True)
+    assert (found.id, found.known.identity, found.warnings) == (begun.table, counted, ())
+
+
 def test_another_endpoint_is_noted_with_a_warning(store):
     commit(store, 1)
     _, found = opened(store, endpoint="http://127.0.0.1:1")
