@@ -343,6 +343,8 @@ def test_forget_continues_after_a_loss(place: Place, run: Run) -> None:
     )
     assert [*watcher.poll().changed] == [0], "the next poll begins a batch"
     assert set(RescanBacklog(location.records()).read().slots) == set(range(4))
+    assert "nothing is missing" in run("table", "forget", "orders").output
+    assert [*watcher.poll().changed] == [0], "the earlier call may have been killed before its signal"
     assert place.source.open_table(expected=was).id != was
     assert place.values() == {1: 1, 2: 1}
     place.run("third")
