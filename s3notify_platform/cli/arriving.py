@@ -1,12 +1,11 @@
 """`s3notify doctor NAME`: checks that the bucket's events arrive, and after how many seconds."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.cli.common import SourcePlace
-from s3notify_platform.cli.configured import configured, share_inlets
+from s3notify_platform.cli.configured import configured, receiver_of
 from s3notify_platform.cli.events import prefix_of, site_of, with_accounts
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import list_all
@@ -43,7 +42,7 @@ def examine_events(place: SourcePlace) -> Events | None:
     Any other inlet is judged by the newest object, because its service may not get the bucket's events.
     """
     source = next((each for each in configured() if each.name == place.name), None)
-    receiver = _receiver(source) if source else None
+    receiver = receiver_of(source) if source else None
     if not source or not receiver:
         return None
     inlets, whose = receiver.inlets, "" if receiver is source else f" of source {receiver.name!r}"
@@ -71,17 +70,6 @@ def examine_events(place: SourcePlace) -> Events | None:
         return _probed(built, place, setup, parts)
     except S3NotifyError as error:
         return Events(fine=False, text=f"unknown: {error}; {parts}")
-
-
-def _receiver(source: ConfiguredSource) -> ConfiguredSource | None:
-    """The source whose inlets receive the events of this source: the source itself if it has inlets."""
-    if source.inlets:
-        return source
-    for other in source.project:
-        with suppress(UsageError):  # an expression that only Dagster evaluates
-            if other.inlets and share_inlets(source, other):
-                return other
-    return None
 
 
 def _setup(place: SourcePlace) -> "EventSetup":

@@ -195,6 +195,17 @@ def share_inlets(one: ConfiguredSource, other: ConfiguredSource) -> bool:
     return all(places[0][name] == places[1][name] for name in _PLACE)
 
 
+def receiver_of(source: ConfiguredSource) -> ConfiguredSource | None:
+    """The source whose inlets receive the events of this source: the source itself if it has inlets."""
+    if source.inlets:
+        return source
+    for other in source.project:
+        with suppress(UsageError):  # an expression that only Dagster evaluates
+            if other.inlets and share_inlets(source, other):
+                return other
+    return None
+
+
 def _place(source: ConfiguredSource, given: Mapping[str, str], *, tables: bool) -> dict[str, Any]:
     """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in.
 

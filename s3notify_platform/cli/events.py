@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from s3notify_platform.cli.common import SourcePlace
-from s3notify_platform.cli.configured import configured
+from s3notify_platform.cli.configured import configured, receiver_of
 from s3notify_platform.cli.help_pages import EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say, say_wrapped
 from s3notify_platform.cli.setting_options import Option, options
@@ -261,7 +261,8 @@ def _receiver(site: "EventSite", asked: Asked) -> tuple[str, str]:
             "give --receiver, the URL by which the store reaches the HTTP inlet of the source, like "
             "https://inlet.example.com:8086/"
         )
-    return (*(inlet_of(site.source, "http").get("secret_envs") or [SECRET_ENV]),)[0], asked.receiver
+    inlet = _http_inlet(site) or {}
+    return (*(inlet.get("secret_envs") or [SECRET_ENV]),)[0], asked.receiver
 
 
 def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
@@ -368,8 +369,18 @@ def _forget_inlet(site: "EventSite", deleted: str) -> None:
         say(f"{found.file}: remove `sqs`, since its queue is deleted")
 
 
+def _http_inlet(site: "EventSite") -> Mapping[str, Any] | None:
+    """The settings of the inlet `http` that receives the source's events, which another source of the project may have.
+    None if the YAML has no such inlet.
+    """
+    source = _source(site)
+    receiver = receiver_of(source) if source else None
+    found: Mapping[str, Any] | None = receiver.checked.get("http") if receiver else None
+    return found
+
+
 def _say_http_inlet(site: "EventSite", receiver: str) -> None:
-    if inlet_of(site.source, "http"):
+    if _http_inlet(site) is not None:
         say(f"Then: s3notify doctor {site.source}")
         return
     port = urlsplit(receiver).port or 8086

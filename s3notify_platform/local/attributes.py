@@ -129,7 +129,7 @@ class SourceAttributes:
             "Keys of the project's own resources to use instead of the default ones: spark (a "
             "PySparkResource that starts on first use), s3 (an S3Resource without keys), dynamodb (a "
             "DynamoTables). Default: {name}_spark, {name}_s3 and {name}_dynamodb, which are made from the "
-            "groups s3, dynamodb and spark",
+            "groups s3, dynamodb and spark. Commands cannot see these resources, so they also need the groups",
             check=_check_resources,
         ),
     ] = field(default_factory=dict)

@@ -437,6 +437,16 @@ def test_commands_for_minio_are_printed(tmp_path: Path, monkeypatch: pytest.Monk
         assert ran.exit_code == 0, ran.output
         assert "mc event add ALIAS/b arn:minio:sqs::s3notify_orders_" in ran.output
         assert "http: {host: 0.0.0.0, port: 8086" in ran.output
+        for name, inlet in (("clicks", "http: {secret_envs: [CLICKS]}"), ("orders", "format: jsonl")):
+            file = tmp_path / "defs" / name / "defs.yaml"
+            file.parent.mkdir(parents=True)
+            file.write_text(
+                f"type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: {name}\n  bucket: b\n"
+                f"  prefix: {name}/\n  s3: {{endpoint_url: {url}}}\n  {inlet}\n"
+            )
+        shared = CliRunner().invoke(main, [*given, "--receiver", "https://inlet.example.com:8086/"])
+        assert 'auth_token="$CLICKS"' in shared.output, "both sources share the inlet of clicks"
+        assert "Add to its attributes" not in shared.output
         gone = CliRunner().invoke(main, [*given, "--remove"])
         assert "mc event remove ALIAS/b" in gone.output
         refused = CliRunner().invoke(main, [*given, "--by", "sns"])
