@@ -9,7 +9,7 @@ from s3notify_platform.cli.configured import configured, receiver_of
 from s3notify_platform.cli.events import prefix_of, site_of, with_accounts
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import list_all
-from s3notify_platform.local.project import ConfiguredSource, dagster_command
+from s3notify_platform.local.project import dagster_command
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy.events.event_setup import EventSetup
