@@ -8,8 +8,9 @@ Guarantees
     - Each change has its version, the time of this version, and the reason why the object changed.
 
 The rows that a version adds are in new packs, which have the label of the version's round. A version also rewrites
-earlier packs, to withdraw rows or to merge packs. The feed does not read rewritten packs, which have earlier labels.
-The rows that left are in packs that were live as of the first version, and are no longer live as of the last version.
+earlier packs, to withdraw rows or to merge packs. A rewritten pack has earlier labels, or no rows of the round's slots,
+so the feed does not read its rows. The rows that left are in packs that were live as of the first version, and are no
+longer live as of the last version.
 
 For an erased object, the feed has a single deletion, instead of a deletion of each row. The deletion has the object's
 slot, and the `state_changes.key_hash` of its key.
@@ -229,12 +230,15 @@ class RowChanges:
     """The changes between two versions, as made by `row_changes`. The methods `inserts` and `deletes` divide these
     changes into tasks.
 
-    `came`: the packs that each version added, with the changed objects that existed before this version. `left`: packs
-    that were live as of the first version, and are no longer live as of the last version. `first`, `last`: for each
-    object that lost rows, the first and the last change that removed rows of the object.
+    `came`: the packs that each version added, with the changed objects that existed before this version, and the slots
+    whose rows the version added (None: all slots in the packs). `left`: packs that were live as of the first version,
+    and are no longer live as of the last version. `first`, `last`: for each object that lost rows, the first and the
+    last change that removed rows of the object.
     """
 
-    came: list[tuple[VersionChanges, list[Add], pa.RecordBatch]] = field(default_factory=list)
+    came: list[tuple[VersionChanges, list[Add], pa.RecordBatch, set[Slot] | None]] = field(
+        default_factory=list
+    )
     left: dict[tuple[str, str], Remove] = field(default_factory=dict)
     first: dict[str, Change] = field(default_factory=dict)
     last: dict[str, Change] = field(default_factory=dict)
@@ -243,13 +247,13 @@ class RowChanges:
 
     def add(self, each: VersionChanges) -> None:
         """Adds the changes of the next version."""
-        labels: set[int] = set()
+        labels: dict[int, set[Slot]] = {}
         reasons: dict[str, Change] = {}
         for change in each.changes:
             old, new, stay = change.old, change.new, _stay(change)
             of_key = change.slot, each.version, each.body.created_ms, change.reason
             if new is not None and not (stay and old is not None and new.until == old.until):
-                labels.add(new.until)
+                labels.setdefault(new.until, set()).add(change.slot)
             if new is not None and change.reason != "new":
                 reasons[change.key] = of_key
             if change.reason == "erased":
@@ -257,9 +261,13 @@ class RowChanges:
             elif old is not None and not stay:
                 self.first.setdefault(change.key, of_key)
                 self.last[change.key] = of_key
-        adds = each.body.adds
-        packs = [add for add in adds if add.data_change and add.since == add.until and add.until in labels]
-        self.came.append((each, packs, _batch(reasons)))
+        adds, batch = each.body.adds, _batch(reasons)
+        # A version may have rounds with different labels, because these rounds were planned on different versions. Such
+        # a version may rewrite packs that have the label of one of its rounds, but no rows of this round's slots.
+        again = {gone.until for gone in each.body.removes if gone.since == gone.until}
+        for label, slots in labels.items():
+            packs = [add for add in adds if add.data_change and add.since == add.until == label]
+            self.came.append((each, packs, batch, slots if label in again else None))
         self.left |= {gone.id: gone for gone in each.body.removes if gone.id not in self._added}
         self._added |= {add.id for add in adds}
 
@@ -285,8 +293,8 @@ class RowChanges:
                 at_ms=each.body.created_ms,
                 reasons=_within(reasons, [task]),
             )
-            for each, packs, reasons in self.came
-            for task in plan_read(packs, slots, tasks=tasks)
+            for each, packs, reasons, only in self.came
+            for task in plan_read(packs, _in_both(only, slots), tasks=tasks)
         ]
         left = _batch(self.last)
         return [
@@ -332,6 +340,13 @@ def _check_forward(each: VersionChanges) -> None:
             f"version {each.version} {did}: rows read before may have left. A reader of an earlier version must "
             f"begin again: either with a snapshot, or after version {each.version}"
         )
+
+
+def _in_both(one: Collection[Slot] | None, other: Collection[Slot] | None) -> Collection[Slot] | None:
+    """Returns the slots that are in both collections. None: all slots."""
+    if one is None or other is None:
+        return other if one is None else one
+    return {*one} & {*other}
 
 
 def _batch(changes: Mapping[str, Change]) -> pa.RecordBatch:

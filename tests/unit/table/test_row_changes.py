@@ -177,6 +177,28 @@ def test_rounds_of_one_version_do_not_merge_each_others_packs():
         process.contents()
 
 
+@pytest.mark.parametrize("vectors", [False, True])
+def test_rows_of_a_pack_that_another_round_of_the_version_rewrites_are_not_added_again(vectors):
+    """Otherwise a consumer would get rows twice if one round of a version is planned on an earlier version, and another
+    round of the version rewrites a pack that was committed since.
+    """
+    process = Rounds(store=MemoryObjectStore(), vectors=vectors)
+    bucket = {"a0": ("e", (1, 2)), "a1": ("e", (1, 2))}
+    base = process.table.opened()
+    slow = process.planned({"b0": ("e", (4, 5))}, {slot_of_key("b")}, base)
+    process.commit(process.planned(bucket))
+    newer = process.table.opened()
+    fast = process.planned({**bucket, "a0": ("n", (4,))}, {slot_of_key("a")}, newer)
+    wanted = [Wanted(change=slow, base=base), Wanted(change=fast, base=newer)]
+    process.table.committer.commit_together(wanted)
+    assert process.table.opened().version == 2
+    added = [("a0", "n", 4), ("b0", "e", 4), ("b0", "e", 5)]
+    assert sorted(came(process, 1, 2)) == added
+    assert sorted(came(process, 0, 2)) == sorted([*added, ("a1", "e", 1), ("a1", "e", 2)])
+    of_b = [("insert", 2, "new", "b0", "e", n) for n in (4, 5)]
+    assert changed(process, 1, 2, [slot_of_key("b")]) == of_b
+
+
 def test_parts_of_an_object_are_added_one_after_the_other():
     """Otherwise a reader would get earlier parts again, or keep the parts of an older ETag."""
     process = Rounds(store=MemoryObjectStore())
