@@ -28,7 +28,7 @@ from s3notify_platform.engine.batch.list_or_follow import Decision, decide, topi
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Round, close, commit_rounds
 from s3notify_platform.engine.run_state import Reading
-from s3notify_platform.engine.values.results import BatchResult, Progress, SlotResult
+from s3notify_platform.engine.values.results import BatchResult, Progress
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import (
@@ -53,7 +53,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failure_of, in_halves
 from s3notify_platform.spark.following import follow
-from s3notify_platform.spark.ingest_steps import IngestSteps, in_background
+from s3notify_platform.spark.ingest_steps import IngestSteps, all_failed, in_background
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
@@ -193,15 +193,8 @@ class ContinuousIngest:
 
         if self._topic and (decision := decided()).how == "follow":
             return decision  # the plan checks that the topic was not replaced
-        self._topic = self._topic_epoch()
+        self.read_topic()
         return decided()
-
-    def has_new_topic(self, enumerated: str) -> bool:
-        """True if the source has a topic for which the bucket was not listed yet. `enumerated`: the epoch of the topic
-        for which it was listed last. Cost: 1 request.
-        """
-        self._topic = self._topic_epoch()
-        return self._topic not in ("", enumerated)
 
     def take_decided(
         self,
@@ -232,7 +225,7 @@ class ContinuousIngest:
         for part in in_halves(
             [sorted(self.failing.keys() & slots), sorted(slots - self.failing.keys())],
             lambda part: self._taken(part, signals, steps, batch=batch, segments=segments, beside=beside),
-            self._all_failed,
+            partial(all_failed, progress=self.progress),
             errors=(*JOB_ERRORS, ConflictError, CorruptError),
             what="a batch",
             progress=self.progress,
@@ -293,7 +286,7 @@ class ContinuousIngest:
             return ingest.result()
         except (NotFoundError, UsageError) as error:
             self._topic = ""
-            if decision.topic and self._topic_epoch() != decision.topic:
+            if decision.topic and self.read_topic() != decision.topic:
                 raise UnavailableError(
                     f"topic {self.source.name!r} was created again meanwhile: {error}"
                 ) from error
@@ -318,23 +311,17 @@ class ContinuousIngest:
                 self.progress(f"{asset} was rebuilt, {done.rows} rows: {done.rebuilt}")
         self.behind = "; ".join(behind)
 
-    def _topic_epoch(self) -> str:
+    def read_topic(self) -> str:
+        """Returns the epoch of the source's topic; "" without a topic. Cost: 1 request."""
         location = self.source.location
         user = TopicUser(slots=location.slots)
-        return topic_epoch(location.queue(), location.name, user, signals=location.signals)
+        self._topic = topic_epoch(location.queue(), location.name, user, signals=location.signals)
+        return self._topic
 
     @property
     def backlog(self) -> RescanBacklog:
         """The slots that wait for a rescan, and the slots that failed."""
         return RescanBacklog(self.source.location.records(), clock=self.clock)
-
-    def _all_failed(self, slots: Sequence[Slot], error: Exception) -> BatchResult:
-        """Returns the result of slots whose ingest failed as a whole."""
-        found = failure_of(error)
-        if found.trace:
-            self.progress(found.trace)
-        failed = partial(SlotResult, status="failed", error=found.reason, trace=found.trace)
-        return BatchResult(slots={slot: failed(slot=slot) for slot in slots})
 
 
 class _Following:
@@ -452,7 +439,7 @@ class _Following:
         if self._sweep:
             ingest.backlog.add(location.all_slots())
         rescans = ingest.backlog.read()
-        if ingest.has_new_topic(rescans.enumerated):  # earlier changes were not announced to it
+        if ingest.read_topic() not in ("", rescans.enumerated):  # earlier changes were not announced to it
             self._waiting |= dict.fromkeys(location.all_slots())
         self._waiting |= dict.fromkeys(rescans.slots)  # slots that an earlier process added
         self._table = seen.table if seen else ""

@@ -1,19 +1,21 @@
 """The steps of `s3notify ingest` after a commit. The order of the steps is in `engine.loop`."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from s3notify_platform.engine.batch.list_or_follow import Decision, ask_again, note_writers
 from s3notify_platform.engine.loop import Round
-from s3notify_platform.engine.values.results import Progress, SlotResult
+from s3notify_platform.engine.values.results import BatchResult, Progress, SlotResult
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
+from s3notify_platform.spark.failures import failure_of
 
 UNREAD_SHOWN: Final = 5
 """At most this many keys of a slot's unreadable objects are logged."""
@@ -31,6 +33,15 @@ def in_background(seconds: float, action: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()
+
+
+def all_failed(slots: Sequence[Slot], error: Exception, *, progress: Progress) -> BatchResult:
+    """Returns the result of slots whose ingest failed as a whole."""
+    found = failure_of(error)
+    if found.trace:
+        progress(found.trace)
+    failed = partial(SlotResult, status="failed", error=found.reason, trace=found.trace)
+    return BatchResult(slots={slot: failed(slot=slot) for slot in slots})
 
 
 @dataclass(slots=True, kw_only=True)
