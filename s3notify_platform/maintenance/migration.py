@@ -17,10 +17,12 @@ another number of slots.
     1. The table's record (`table.known`) names the new table, and says that the new table is being written. From now on
        runs refuse the table.
     2. The former tables and the signals of slots that no longer exist are removed.
-    3. All slots are added to the rescan backlog. The topic is deleted. Then the topic is created again for the new
-       identity, with the same settings.
-    4. The record gets the new identity, and no longer says that the table is being written. One signal moves, so that a
-       sensor sees that there is work.
+    3. All slots are added to the rescan backlog. Slots that no longer exist leave the backlog with their failures. The
+       topic is deleted, and created again for the new identity, with the same settings. The topic's record keeps the
+       settings meanwhile (`Topics.renew`).
+    4. One signal moves, so that a sensor sees that there is work.
+    5. The record gets the new identity, and no longer says that the table is being written. This is the last step,
+       because a repetition does nothing if the record has the new identity.
 """
 
 from contextlib import suppress
@@ -37,6 +39,7 @@ from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.notification_queue.topic_store import Topics
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
@@ -93,7 +96,8 @@ def migrate(
     if was == now and not known.rewriting:
         return Migrated(before=was, after=now)
     user = known.topic_user(was.slots)
-    _check_topic(location, user)
+    topics = location.queue(store).topics
+    _check_topic(topics, location.name, user)
     other, another = replace(location, slots=now.slots), known.rewriting or was.slots != now.slots
     if dry_run:
         return Migrated(before=was, after=now, removed=len(_former(other, store)) if another else 0)
@@ -102,10 +106,13 @@ def migrate(
         _begin_another(record, now)
         removed = _remove_former(other, store, track)
     backlog = RescanBacklog(location.records(store))
-    backlog.settle(backlog.read().slots)
     backlog.add(other.all_slots())
-    _renew_topic(other, now)
-
+    waiting = backlog.read()
+    backlog.settle({slot: serial for slot, serial in waiting.slots.items() if slot >= now.slots})
+    backlog.note_failed({}, ended=[slot for slot in waiting.failed if slot >= now.slots])
+    with suppress(NotFoundError):
+        topics.renew(location.name, partial(replace, prefix=now.prefix, slots=now.slots))
+    other.slot_signals(store).signal_slots([Slot(0)])
     now_ms = record.clock.wall_ms()
 
     def complete(known: Known | None) -> Known | None:
@@ -113,7 +120,6 @@ def migrate(
         return done and done.with_confirmation(now_ms)
 
     record.change(complete)
-    other.slot_signals(store).signal_slots([Slot(0)])
     return Migrated(before=was, after=now, removed=removed)
 
 
@@ -164,24 +170,15 @@ def _begin_again(record: KnownRecord) -> None:
     record.change(lambda known: known.follower(fresh) if known and known.version >= 0 else known)
 
 
-def _check_topic(location: Location, user: TopicUser) -> None:
+def _check_topic(topics: Topics, name: str, user: TopicUser) -> None:
     """`UsageError` if the source's topic serves other tables."""
     with suppress(NotFoundError):
-        if others := user.released(location.queue().topics.get(location.name)).tables:
+        if others := user.released(topics.get(name)).tables:
             raise UsageError(
-                f"topic {location.name!r} also serves other tables, which would lose it: {', '.join(others)}. "
-                f"Leave it to them: `s3notify topics update {location.name} --table {' --table '.join(others)}`, and "
+                f"topic {name!r} also serves other tables, which would lose it: {', '.join(others)}. "
+                f"Leave it to them: `s3notify topics update {name} --table {' --table '.join(others)}`, and "
                 "give this source a queue_prefix of its own, like _s3notify/dev/queue/"
             )
-
-
-def _renew_topic(location: Location, identity: Identity) -> None:
-    topics = location.queue().topics
-    with suppress(NotFoundError):
-        found = topics.get(location.name)
-        topics.delete(location.name)
-        settings = replace(found.settings, prefix=identity.prefix, slots=identity.slots)
-        topics.create(location.name, settings, tables=found.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

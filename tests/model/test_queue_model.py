@@ -367,10 +367,13 @@ class QueueMachine(RuleBasedStateMachine):
             self.dead.remove(key)
             self.state[key] = "committed"
 
-    @rule()
-    def delete_and_create(self):
-        self.plain.topics.delete("t")
-        self.plain.topics.create("t", SETTINGS)
+    @rule(renewed=st.booleans())
+    def delete_and_create(self, renewed=False):
+        if renewed:
+            self.plain.topics.renew("t", lambda found: found)
+        else:
+            self.plain.topics.delete("t")
+            self.plain.topics.create("t", SETTINGS)
         reserved = self.reserved
         self.forget()
         self.reserved = reserved

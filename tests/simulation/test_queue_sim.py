@@ -399,7 +399,8 @@ def test_sleeping_writer_announces_its_changes_again(seed):
 
 
 @simulated
-def test_recreated_topic_delivers_later_writes(seed):
+@pytest.mark.parametrize("how", ["deleted and created", "renewed"])
+def test_recreated_topic_delivers_later_writes(how, seed):
     """The new topic delivers every write after its creation, even if the write's reservation is older."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []
@@ -407,8 +408,11 @@ def test_recreated_topic_delivers_later_writes(seed):
     def recreate(stores, clock):
         queue = queue_of(stores, clock)
         clock.sleep(0.05)
-        persistent(clock, lambda: queue.topics.delete("t"))
-        persistent(clock, lambda: queue.topics.create("t", world.settings))
+        if how == "renewed":
+            persistent(clock, lambda: queue.topics.renew("t", lambda found: found))
+        else:
+            persistent(clock, lambda: queue.topics.delete("t"))
+            persistent(clock, lambda: queue.topics.create("t", world.settings))
         before.update(world.written)
         during.append(True)
 

@@ -48,6 +48,8 @@ class Topic:
     settings: TopicSettings
     quotas: tuple[Quota, ...]
     deleting: bool = False
+    renews: bool = False
+    """True if the topic is created again, with `settings`, at the moment when its deletion ends."""
     paused: bool = False
     """True if the topic's owners deliver nothing."""
     tables: tuple[str, ...] = ()

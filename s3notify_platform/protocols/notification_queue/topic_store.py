@@ -15,6 +15,10 @@ by its own clock. Then it acts on the change. Any client may repeat the wait: no
     - Deletion. Until the wait has ended, reservations in the topic are granted, nothing of the topic is removed, and
       its name is not used again. So the deletion finds all entries of the topic. A later commit of such an entry
       returns `Expired`.
+    - Renewal. This is a deletion whose last write replaces the topic's record by the new topic, instead of removing it.
+      So at each moment the record has the settings, and an interrupted renewal is finished by its repetition or by the
+      creation of the topic. Until then, the record already has the new settings, but writers may know the former keys.
+      So the creation of another topic waits, as for changed rules.
     - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
       of the shard. Then the base, which is the number of older entries, shrinks, and the former counters are removed
       (`reconciler`).
@@ -106,13 +110,14 @@ class Topics:
         """Creates the topic, or returns an existing topic with equal settings. `ConflictError` if its settings differ.
 
         After the call has returned, each later change is announced to the topic. `tables`: the tables that a new topic
-        serves; if empty, the topic serves the first table that uses it. An interrupted deletion is finished first.
-        Cost: 2 requests and 1 scan. The call takes `outdated_seconds` if another topic may receive the same keys.
+        serves; if empty, the topic serves the first table that uses it. An interrupted deletion or renewal is finished
+        first. Cost: 2 requests and 1 scan. The call takes `outdated_seconds` if another topic may receive the same
+        keys.
         """
         check_topic(name, settings)
         fresh = Topic(
             name=name,
-            epoch=unique_name(self._clock)[:16],
+            epoch=self._new_epoch(),
             settings=settings,
             quotas=(Quota(),) * settings.shards,
             tables=tables,
@@ -261,17 +266,41 @@ class Topics:
         def mark(topic: Topic | None) -> Topic:
             if topic is None:
                 raise NotFoundError(f"no topic {name!r}")
-            if not served and not topic.deleting:
+            stays = not topic.deleting or topic.renews
+            if not served and stays:
                 check_unserved(topic)
-            if user is not None and not topic.deleting and (left := user.released(topic)).tables:
+            if user is not None and stays and (left := user.released(topic)).tables:
                 return left
-            return replace(topic, deleting=True)
+            return replace(topic, deleting=True, renews=False)
 
         if (topic := self._change(name, mark)).deleting:
             self._finish_delete(topic)
 
+    def renew(self, name: str, revised: Callable[[TopicSettings], TopicSettings]) -> Topic:
+        """Deletes the topic as `delete` does, and creates it again with revised settings. Everything else of the topic
+        stays, like its tables. Unlike `revise`, this call may change any setting.
+
+        The topic is never lost: to finish an interrupted renewal, call `renew` again, or create the topic. `revised`
+        may get settings that an interrupted call has already revised. `NotFoundError`: the topic does not exist, or is
+        being deleted. `UnavailableError`: other clients have changed the topic meanwhile. Requests and time: those of
+        `delete` and `create`.
+        """
+
+        def mark(topic: Topic | None) -> Topic:
+            if topic is None or (topic.deleting and not topic.renews):
+                raise NotFoundError(f"no topic {name!r}")
+            settings = revised(topic.settings)
+            check_topic(name, settings)
+            return replace(topic, settings=settings, deleting=True, renews=True, phase="changed")
+
+        self._finish_delete(self._change(name, mark))
+        if (found := self.find(name)) is None:
+            raise UnavailableError(f"topic {name!r} was deleted or renewed by another client; try again")
+        return self._waited_out(found)
+
     def _finish_delete(self, topic: Topic) -> None:
-        """Removes all records of this epoch, then the topic. Any number of callers may call this method, and repeat it.
+        """Removes all records of this epoch, then the topic, which may begin again (`Topic.renews`). Any number of
+        callers may call this method, and repeat it.
 
         First waits until no writer knows the topic. So the call finds every entry that a writer was granted.
         """
@@ -285,7 +314,20 @@ class Topics:
             self._drop(partition, counters, lambda _: True)
         owned = self._records.read(OWNERS, topic.name)
         self._drop(OWNERS, (owned,) if owned else (), lambda found: epoch_of(found) == topic.epoch)
-        self._updates.remove(TOPICS, topic.name, expected=topic.version)
+        if not topic.renews:
+            self._updates.remove(TOPICS, topic.name, expected=topic.version)
+            return
+        quotas = (Quota(),) * topic.settings.shards
+        fresh = replace(
+            topic, epoch=self._new_epoch(), quotas=quotas, deleting=False, renews=False, phase="new"
+        )
+        try:
+            self._updates.replace(TOPICS, topic.name, encode_topic(fresh), expected=topic.version)
+        finally:
+            self.changes += 1
+
+    def _new_epoch(self) -> str:
+        return unique_name(self._clock)[:16]
 
     def _drop(self, partition: str, records: Iterable[Record], mine: Callable[[Record], bool]) -> None:
         for record in records:

@@ -13,13 +13,13 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.migration import migrate
 from s3notify_platform.maintenance.removal import remove_table
 from s3notify_platform.protocols.keyspace import Watcher
-from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.known import Identity
 from s3notify_platform.table.latest.latest_definition import Latest
-from tests.support.faults import Call, CrashedError, DoubtfulStore, Fault, FaultyStore
+from tests.support.faults import WRITES, Call, CrashedError, DoubtfulStore, Fault, FaultyStore
 from tests.support.ingested import Place, derive, rows_at
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
@@ -69,6 +69,9 @@ def test_migration_to_other_slots_ingests_each_object_once(
         "orders", TopicSettings(bucket="b", prefix="raw/", slots=4, shards=4)
     )
     was = place.source.open_table().id
+    RescanBacklog(location.records()).note_failed(
+        {Slot(3): Failed(attempts=1, not_before_ms=0, reason="broken")}
+    )
     if dies_at is not None:
         store = FaultyStore(place.store, Deletes(dies_at))
         with monkeypatch.context() as patched:
@@ -90,7 +93,47 @@ def test_migration_to_other_slots_ingests_each_object_once(
     place.run("3")
     assert place.values() == Counter(range(16))
     assert {row["_slot"] for row in place.rows()} <= set(range(slots))
-    assert RescanBacklog(location.records()).read().slots.keys() == set(range(slots))
+    rescans = RescanBacklog(location.records()).read()
+    assert rescans.slots.keys() == set(range(slots))
+    assert not {slot for slot in rescans.failed if slot >= slots}, "no batch would ever end this failure"
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_migration_that_is_killed_at_any_write_keeps_the_topic(
+    ministack: S3Server, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the repetition would succeed without the topic: its endpoint and capacity would be lost."""
+    place = Place(ministack)
+    place.put("a/1", 1)
+    place.run("1")
+    location = place.source.location
+    queue, settled = location.queue(place.store), RescanBacklog(location.records())
+    settings = TopicSettings(bucket="b", prefix="raw/", slots=4, shards=2, capacity=777, endpoint="{}")
+    queue.topics.create("orders", settings)
+    killed = 0
+    for killed in range(30):
+        to = "raw/" if killed % 2 else "raw/a/"
+        queue.push("orders", Event(key="raw/a/1", bucket="b"))
+        settled.settle(settled.read().slots)
+        settled.add([Slot(3)])
+        watcher = Watcher(place.store, prefix=location.keyspace_prefix, slots=4)
+        watcher.poll()
+        store = FaultyStore(place.store, NthWrite(killed, fault))
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(
+                    "s3notify_platform.maintenance.migration.open_store", lambda _, dying=store: dying
+                )
+                migrate(location, prefix=to)
+            break
+        except CrashedError:
+            assert settled.read().slots.keys() >= {3}, "slots that waited for a listing wait still"
+            migrate(location, prefix=to)
+        assert queue.topics.get("orders").settings == replace(settings, prefix=to)
+        assert location.identity() == replace(place.source.identity, prefix=to)
+        assert settled.read().slots.keys() == {0, 1, 2, 3}
+        assert watcher.poll().signals.keys() >= {0}
+    assert 8 <= killed < 29
 
 
 @pytest.mark.parametrize("part", ["/_delta_log/0", "/data/"])
@@ -191,6 +234,19 @@ def made_from(source: Source) -> dict[str, Identity | None]:
     """The identity in the record of each derived table."""
     found = {asset: source.location.known(asset).read()[0] for asset in DERIVED}
     return {asset: known.identity for asset, known in found.items() if known is not None}
+
+
+class NthWrite:
+    """The fault at the write with this number, counted from 0."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self._left, self._fault = number, fault
+
+    def __call__(self, call: Call) -> Fault:
+        if call.method not in WRITES:
+            return Fault.NONE
+        self._left -= 1
+        return self._fault if self._left == -1 else Fault.NONE
 
 
 class Deletes:

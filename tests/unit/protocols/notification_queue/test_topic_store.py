@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +20,7 @@ from s3notify_platform.protocols.notification_queue.entries import decode_topic
 from s3notify_platform.protocols.notification_queue.segments import encode_letter
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.faults import CrashedError, Fault
+from tests.support.faults import CrashedError, Fault, at
 from tests.unit.protocols.notification_queue.helpers import (
     ONE_SHARD,
     all_entries,
@@ -123,6 +125,88 @@ def test_an_interrupted_deletion_is_finished_by_the_next_creation(queue, records
     else:
         assert queue.topics.get("t").settings == ONE_SHARD
         assert len(all_entries(queue)) == 2
+
+
+WIDE = replace(ONE_SHARD, capacity=5, endpoint="{}")
+
+
+def widened(settings):
+    return replace(settings, capacity=5)
+
+
+@pytest.mark.parametrize("nth", range(14))
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("by", ["repetition", "creation"])
+def test_an_interrupted_renewal_keeps_the_settings(records, clock, nth, fault, by):
+    """Otherwise a topic whose renewal was killed would be lost with its endpoint and capacity. A repetition of the
+    renewal, or a creation of the topic, finishes the renewal.
+    """
+    queue = NotificationQueue(records, clock=clock)
+    queue.topics.create("t", replace(ONE_SHARD, endpoint="{}"))
+    queue.topics.pause("t")
+    before = queue.topics.get("t")
+    queue.push_many("t", events(2))
+    held = queue.reserve("t", Event(key="held"))
+    try:
+        over(records, clock, lambda call: fault if call.number == nth else Fault.NONE).topics.renew(
+            "t", widened
+        )
+    except CrashedError:
+        pass
+    else:
+        assert nth >= 9
+    if by == "repetition":
+        queue.topics.renew("t", widened)
+    elif queue.topics.find("t") is None:
+        queue.topics.create("t", WIDE)
+    elif queue.topics.get("t").epoch == before.epoch:
+        assert queue.topics.get("t") == before
+        assert nth <= 1
+        return
+    renewed = queue.topics.get("t")
+    assert (renewed.settings, renewed.paused) == (WIDE, True)
+    assert queue.commit(held) == Expired()
+    assert all_entries(queue) == ()
+    assert room(queue) == 5
+
+
+def test_a_renewed_topic_has_waited_like_a_deleted_one(queue, clock):
+    """Otherwise a writer that knows the old topic could reserve an entry that nobody finds."""
+    began = clock.now
+    renewed = queue.topics.renew("t", widened)
+    assert clock.now - began >= queue.topics.outdated_seconds
+    assert renewed == queue.topics.get("t")
+    assert renewed.phase == "known"
+
+
+def test_a_topic_that_is_being_deleted_is_not_renewed(queue, records, clock):
+    """Otherwise a topic that a person has deleted would come back. A deletion also ends an interrupted renewal."""
+    for task in (lambda topics: topics.renew("t", widened), lambda topics: topics.delete("t")):
+        with suppress(CrashedError):
+            task(over(records, clock, at("scan", Fault.CRASH_BEFORE, key="queue.t")).topics)
+    with pytest.raises(NotFoundError):
+        queue.topics.renew("t", widened)
+    with pytest.raises(NotFoundError):
+        queue.topics.get("t")
+    queue.topics.delete("t")
+    assert list(records.scan("topics")) == []
+    queue.topics.create("t", ONE_SHARD, tables=("one",))
+    with suppress(CrashedError):
+        over(records, clock, at("scan", Fault.CRASH_BEFORE, key="queue.t")).topics.renew("t", widened)
+    with pytest.raises(UsageError, match="serves table one"):
+        queue.topics.delete("t", served=False)
+
+
+def test_a_creation_of_other_keys_waits_for_an_interrupted_renewal(queue, records, clock):
+    """Otherwise a writer that still knows the former prefix would not announce its change to the new topic."""
+    queue.topics.create("u", TopicSettings(prefix="a/"))
+    with suppress(CrashedError):
+        topics = over(records, clock, at("scan", Fault.CRASH_BEFORE, key="queue.u")).topics
+        topics.renew("u", lambda found: replace(found, prefix="a/b/"))
+    queue.topics.delete("t")
+    began = clock.now
+    queue.topics.create("v", TopicSettings(prefix="a/c/"))
+    assert clock.now - began >= queue.topics.outdated_seconds
 
 
 def test_a_writer_that_knew_the_old_topic_reserves_in_the_new_one(queue, records, clock):
