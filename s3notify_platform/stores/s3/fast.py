@@ -8,6 +8,7 @@ sent unquoted, as Ceph RGW requires.
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.ports import (
     Absent,
     Conflict,
@@ -179,14 +180,24 @@ class FastObjectStore(DelegatingStore):
             # 412, or 409 while another write is in progress. In both cases the creation was not applied.
             return Conflict() if isinstance(precondition, Absent) else _unknown(error)
         except (BaseError, OSError) as error:
-            # Certainly not applied. `S3ObjectStore` finds out if the key, the bucket or a permission is missing.
             refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
-            if precondition is None or refused:
-                count_repeated("s3")
+            if precondition is not None and not refused:
+                return _unknown(error)
+            # `S3ObjectStore` finds out if the key, the bucket or a permission is missing.
+            count_repeated("s3")
+            try:
                 return self.store.put(key, body, precondition=precondition, metadata=metadata)
-            return _unknown(error)
+            except S3NotifyError:
+                # obstore repeats an unconditional PUT itself, and an earlier attempt may have been applied.
+                if refused and _REPEATED not in str(error):
+                    raise
+                return _unknown(error)
         self._bucket_exists = True
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))
+
+
+_REPEATED: Final = " retries, max_retries: "
+"""Part of obstore's message about a request that was sent more than once."""
 
 
 def _unknown(error: Exception) -> Unknown:

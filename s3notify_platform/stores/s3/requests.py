@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from s3notify_platform.kernel.attempts import attempts as the_attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
 from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
@@ -70,7 +70,10 @@ class S3Requests(SdkUser["S3Client"]):
     def _send(
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
     ) -> T | Fault:
-        """Sends, and retries if a retry is safe. Returns the answer, or the fault of the last attempt."""
+        """Sends, and retries if a retry is safe. Returns the answer, or the fault of the last attempt.
+
+        A refusal after an attempt in doubt says nothing about that attempt, so the fault of that attempt is returned.
+        """
         maybe_applied, fault = None, Fault(verdict=Verdict.NOT_APPLIED, cause="never sent")
         most = attempts or self._attempts
         for attempt in the_attempts(
@@ -83,7 +86,12 @@ class S3Requests(SdkUser["S3Client"]):
                 self._bucket_seen = True
                 return answer
             except SDK_ERRORS as error:
-                fault = judge(error, self.config)
+                try:
+                    fault = judge(error, self.config)
+                except S3NotifyError:
+                    if maybe_applied is None:
+                        raise
+                    return maybe_applied
             if fault.verdict is Verdict.AMBIGUOUS:
                 maybe_applied = fault
                 if conditional:

@@ -1,6 +1,9 @@
 """obstore with the same configuration as boto3, and the keys that obstore can read."""
 
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import obstore
 import pytest
@@ -151,3 +154,45 @@ def test_a_delete_does_not_send_delete_objects_and_is_repeated_if_lost(ministack
         assert store.delete("a") == Written(etag=None)
         assert set(proxy.requests) == {"DELETE"}
         assert store.get("a") is None
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    """Answers each PUT with the next status, and then with 403. A PUT with status 500 is applied."""
+
+    protocol_version = "HTTP/1.1"
+    statuses: ClassVar[list[int]] = []
+    applied: ClassVar[list[bytes]] = []
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        status = self.statuses.pop(0) if self.statuses else 403
+        if status == 500:
+            self.applied.append(body)
+        self.send_response(status)
+        error = b"<Error><Code>%s</Code></Error>"
+        answer = error % (b"InternalError" if status == 500 else b"InvalidAccessKeyId")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Logs nothing."""
+
+
+@pytest.mark.parametrize("kind", [FastObjectStore, S3ObjectStore])
+def test_a_put_in_doubt_that_is_then_refused_stays_in_doubt(kind, monkeypatch):
+    """Otherwise a publisher would withdraw the announcement of an object that was written: the credentials may end
+    between two attempts. A PUT that was only refused is an error.
+    """
+    monkeypatch.setattr(_Refuses, "statuses", [])
+    monkeypatch.setattr(_Refuses, "applied", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        store = kind(S3Config(bucket="b", endpoint_url=url, access_key_id="a", secret_access_key="b"))
+        with pytest.raises(UsageError):
+            store.put("a", b"1")
+        _Refuses.statuses.append(500)
+        assert isinstance(store.put("a", b"2"), Unknown)
+        assert _Refuses.applied == [b"2"]
+        server.shutdown()
