@@ -15,6 +15,7 @@ from s3notify_platform.channels import arrival
 from s3notify_platform.cli import arriving
 from s3notify_platform.cli.main import main
 from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -388,7 +389,7 @@ def test_the_inlet_command_takes_settings_from_the_yaml(
     assert taken("--bucket", "one") == ("https://one", 70)
     assert taken("--bucket", "one", "--queue-url", "https://given") == ("https://given", 70)
     assert taken("--bucket", "two", "--queue-url", "https://given") == ("https://given", 70)
-    with pytest.raises(click.MissingParameter, match="queue_url"):
+    with pytest.raises(UsageError, match=r"differ in sqs\.queue_url: clicks has 'https://two', visits has"):
         taken("--bucket", "two")
 
 
