@@ -130,7 +130,7 @@ class SplitReader:
             **counted.of(0),
             new_fields=counted.new_fields(form),
             gets=remote.gets,
-            bytes=min(split.end, version.size) - split.start if outcome.status == "ok" else 0,
+            bytes=split.stored_bytes if outcome.status == "ok" else 0,
         )
         yield _ended(version, outcome)
 

@@ -53,7 +53,7 @@ def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], lis
     are made if a task would otherwise have more than about `TASK_BYTES`.
     """
     ordered = sorted(splits, key=lambda split: (split.version.slot, split.version.key, split.start))
-    costs = [split.end - split.start + OBJECT_COST_BYTES for split in ordered]
+    costs = [split.stored_bytes + OBJECT_COST_BYTES for split in ordered]
     total = sum(costs)
     tasks = max(-(-total // TASK_BYTES), min(width, -(-total // SMALL_TASK_BYTES)))
     tasks = max(1, min(tasks, len(ordered)))

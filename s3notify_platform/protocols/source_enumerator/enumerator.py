@@ -74,6 +74,11 @@ class Split:
     by_record: bool = False
     limit_bytes: int = 0
 
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of the object that a task reads for this split, at most."""
+        return self.version.size if self.by_record else min(self.end, self.version.size) - self.start
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectState:
@@ -200,7 +205,7 @@ def cut_to_bytes(
     for each in changes:
         read: list[Split] = []
         for split in each.read:
-            size = split.end - split.start
+            size = split.stored_bytes
             limited = replace(split, limit_bytes=max(left, least))
             if size > left and cuttable(split) and (left >= least or not taken):
                 limited = replace(limited, end=min(split.end, split.start + max(left, least)))

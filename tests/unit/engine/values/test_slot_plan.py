@@ -3,6 +3,7 @@ session.
 """
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from s3notify_platform.protocols.source_enumerator import (
     ObjectVersion,
     SlotChanges,
     Split,
+    cut_to_bytes,
     parts_of,
 )
 from s3notify_platform.source.source import Source
@@ -113,6 +115,21 @@ def test_the_number_of_tasks_follows_the_bytes() -> None:
     _, tasks = assign_splits(parts_of(whole, TASK_BYTES), 2)
     assert len({*tasks}) == 4
     assert assign_splits([], 8) == ([], [])
+
+
+def test_a_compressed_object_that_is_continued_costs_its_whole_size() -> None:
+    """Its split begins at a number of records, which may be greater than the number of compressed bytes. A negative
+    cost would give a negative task, and the object's other records could never be read.
+    """
+    (whole,) = splits({3: [61_000]})
+    continued = replace(whole, start=600_000, by_record=True)
+    _, tasks = assign_splits([continued, *splits({4: [10], 5: [10]})], 8)
+    assert tasks == [0, 0, 0]
+    changes = [SlotChanges(slot=Slot(3), read=(continued, whole), gone=(), complete=True, beyond=0)]
+    (cut,) = cut_to_bytes(changes, 70_000, least=10, cuttable=lambda _: False)
+    assert [split.by_record for split in cut.read] == [True], (
+        "the second object exceeds the limit of the round"
+    )
 
 
 def test_results_of_several_rounds_add_up() -> None:
