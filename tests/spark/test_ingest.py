@@ -154,6 +154,16 @@ def test_csv_objects_are_ingested(lake_of: Callable[..., Lake]) -> None:
     assert [(row["_key"], row["_offset"], row["raw"]) for row in lake.rejects()] == [("raw/a.csv", 25, b"2")]
 
 
+def test_a_header_without_records_fixes_no_types(lake_of: Callable[..., Lake]) -> None:
+    """Otherwise each column of the table would be a text for ever, and numbers would be texts."""
+    lake = lake_of(format="csv")
+    lake.put("a.csv", b"id,note\n")
+    assert all(result.ok for result in lake.ingest().slots.values())
+    lake.put("b.csv", b"id,note\n1,x\n")
+    lake.ingest()
+    assert lake.values() == [{"id": 1, "note": "x"}]
+
+
 @pytest.mark.thorough
 def test_parquet_objects_are_ingested(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="parquet")

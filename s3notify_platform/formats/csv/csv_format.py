@@ -254,7 +254,8 @@ class CsvRecords(Parser):
     def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
         if not len(records.start):
-            return pa.schema([pa.field(name, pa.null()) for name in self._names])
+            # A header alone shows no types: columns without values would become texts.
+            return pa.schema([])
         check_csv_records(records, self._dialect)
         found = inferred_types(records.joined(), self._names, None, self._dialect, self.notation)
         # A column that is not UTF-8 is inferred as binary.

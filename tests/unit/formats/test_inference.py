@@ -37,13 +37,21 @@ def test_columns_of_csv_get_the_types_of_their_values() -> None:
     body = (
         b"i,f,m,d,t,e\n1,1,1,2024-01-01,2024-01-01 10:00:00Z,\n2\n3,0.5,x,2024-01-02,2024-01-01 10:00:00,\n"
     )
-    assert infer([("csv", body), ("csv", b"late\n"), ("csv", b"a,a\n1,1\n")]) == pa.schema(
+    assert infer([("csv", body), ("csv", b"a,a\n1,1\n")]) == pa.schema(
         [
             ("i", pa.int64()), ("f", pa.float64()), ("m", pa.string()), ("d", pa.date32()),
-            ("t", pa.timestamp("us", tz="UTC")), ("e", pa.string()), ("late", pa.string()),
+            ("t", pa.timestamp("us", tz="UTC")), ("e", pa.string()),
         ]
     )  # fmt: skip
     assert take([body], infer([("csv", body)]), "csv", inferred=True)[1][0].raw == b"2"
+
+
+def test_a_header_alone_shows_no_types() -> None:
+    """Otherwise a first object without records would make each column a text for ever, and numbers would be texts."""
+    assert infer([("csv", b"i,f\n")]) is None
+    assert infer([("csv", b"i,f\n"), ("csv", b"i,f\n1,0.5\n")]) == pa.schema(
+        [("i", pa.int64()), ("f", pa.float64())]
+    )
 
 
 def test_columns_of_parquet_get_the_types_of_their_values() -> None:
