@@ -100,9 +100,8 @@ class SetTypes:
         if any(slot_assets(self.location, store)):
             with_rows = {slot: facts for slot, facts in slots.items() if facts.rows}
             waiting |= changed_last_by(table, with_rows, HOLDER)
-            return waiting or {
-                Slot(0)
-            }  # a batch advances the derived tables, even if the batch reads no object
+            # A batch advances the derived tables, even if the batch reads no object.
+            return waiting or {Slot(0)}
         return waiting
 
     def _check_asset(self) -> None:
