@@ -86,14 +86,18 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             for name, kind in SERVICES.items()
             if (given := getattr(self, name)) is not None
         }
-        return services_of(self.assets(project), settings, [*self._others_of_inlets(project)])
+        inlets = any(SERVICES[name].direction == "inlet" for name in settings)
+        return services_of(
+            self.assets(project), settings, [*self._others_of_inlets(project)] if inlets else []
+        )
 
     def _others_of_inlets(self, project: Sequence["S3NotifyComponent"]) -> Iterator[Source]:
         """The other sources of the project whose changes an inlet of this source may receive. Sources with other
         `resources` are left out, since only a run knows their queue.
         """
         for other in project:
-            if other.name != self.name and other.resources == self.resources:
+            shared = (other.bucket, other.resources) == (self.bucket, self.resources)
+            if shared and other.name != self.name:
                 try:
                     yield other.io().source
                 except UsageError as error:  # the definitions of the other source report it, too
