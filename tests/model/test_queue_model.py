@@ -54,6 +54,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.reconciler = Reconciler(self.plain, leak_seconds=0)
         self.plain.topics.create("t", SETTINGS)
         self.number = 0
+        self.worker = None
         self.forget()
         # Long-lived processes: they rely on topics that they read before, and hold spare quota.
         self.writers = {
@@ -83,7 +84,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.dead = set()
         self.in_hand = {}
         self.attempts = {}
-        self.worker = self.consumer = None
+        self.consumer = None
 
     def queue(self, method, fault):
         self.faulty = FaultyStore(self.records, at(method, fault))
@@ -374,6 +375,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.plain.topics.delete("t")
             self.plain.topics.create("t", SETTINGS)
+        # The reservations stay with their writers, and the owner goes on: it finds the new topic by itself.
         reserved = self.reserved
         self.forget()
         self.reserved = reserved
