@@ -10,6 +10,7 @@ from s3notify_platform.cli.common import SourcePlace, json_option, source_option
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.slots import SLOT_COUNT
 
 
@@ -53,7 +54,7 @@ def show(
         "sensor": known.sensor if known else "",
         "former": list(known.former) if known else [],
         "confirmed": known.confirmed if known else -1,
-        "held_by": known.held if known else "",
+        "held_by": known.holder(SYSTEM_CLOCK.wall_ms()) if known else "",
     }
     if as_json:
         print_json(shown)

@@ -54,7 +54,7 @@ from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.delta.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.delta.checkpoint import LastCheckpoint
 from s3notify_platform.table.delta.log_state import OtherLogError
-from s3notify_platform.table.known import LINEAGE_MAX, Known
+from s3notify_platform.table.known import HOLD_SECONDS, LINEAGE_MAX, Known
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Change, Proposal, applied, next_version
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
@@ -201,19 +201,19 @@ class Committer:
         """Returns `base`, if no other command holds the table. Otherwise waits for the release of the table, and
         returns the newest snapshot.
         """
-        known, record = base.known, base.record
-        if not _is_held(known, holder):
-            return base
-        while _is_held(known, holder):
-            known, record = self.reader.known.read()
-            if known is not None and _is_held(known, holder):
+        known, record, reads = base.known, base.record, 0
+        while known is not None and known.holder(self.clock.wall_ms()) not in ("", holder):
+            if reads:
                 if self.clock.monotonic() >= deadline:
                     raise ConflictError(
-                        f"{self._table} is held by `s3notify {known.held}`: wait until that command has ended, "
-                        "and plan again. If the command was killed, repeat it"
+                        f"{self._table} is held by `s3notify {known.held}`: wait until that command has ended, and "
+                        "plan again. If the command was killed, repeat it, or wait for "
+                        f"{HOLD_SECONDS / 60:.0f} minutes"
                     )
                 self.clock.sleep(HELD_SECONDS)
-        return self._newer(replace(base, known=known, record=record))
+            known, record = self.reader.known.read()
+            reads += 1
+        return self._newer(replace(base, known=known, record=record)) if reads else base
 
     def _newer(self, base: Snapshot) -> Snapshot:
         """Returns the newest snapshot: adds later versions to `base`, or opens the table again if the log was cut."""
@@ -415,8 +415,3 @@ class Committer:
         # No other writer uses this new name, so a repeated write stores the same body.
         if not isinstance(outcome := self.reader.store.put(key, body), Written):
             raise UnavailableError(f"{key}: {outcome}: try again")
-
-
-def _is_held(known: Known | None, holder: str) -> bool:
-    """Returns true if a command other than `holder` holds the table."""
-    return known is not None and known.held not in ("", holder)

@@ -38,6 +38,9 @@ RESTARTS: Final = 2
 """After this number of conflicts with other writers, a command that rewrites the table makes the other writers wait
 (`KnownRecord.hold`)."""
 
+HOLD_SECONDS: Final = 600.0
+"""Longest time that writers wait for a command which does not hold the table again: it was killed."""
+
 PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
 
@@ -101,7 +104,7 @@ class Known:
     newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `refused`: a
     listing lacked too many objects, and no later listing of all slots has shown them (`withdrawal_guard`). `rewriting`:
     `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table
-    while other writers wait, or "" if no writer waits.
+    while other writers wait, since `held_ms`, or "" (see `holder`).
     """
 
     table: str
@@ -116,6 +119,7 @@ class Known:
     refused: bool = False
     rewriting: bool = False
     held: str = ""
+    held_ms: int = 0
 
     def dumps(self) -> bytes:
         """Returns the record as JSON."""
@@ -142,6 +146,14 @@ class Known:
     def with_confirmation(self, now_ms: int) -> "Known":
         """Returns the record after a person has confirmed withdrawals (`confirms`)."""
         return replace(self, confirmed=self.version, confirmed_ms=now_ms, refused=False)
+
+    def holder(self, now_ms: int) -> str:
+        """Returns the command for which other writers wait, or "".
+
+        A killed command holds the table for `HOLD_SECONDS` at most. Wall clocks are enough: the conditional write of
+        the version protects the table, and `held` only lets the command win it.
+        """
+        return self.held if abs(now_ms - self.held_ms) < HOLD_SECONDS * 1000 else ""
 
     def topic_user(self, slots: int) -> TopicUser:
         """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
@@ -216,10 +228,17 @@ class KnownRecord:
         return self.change(noted, seen=seen)
 
     def hold(self, command: str) -> None:
-        """Makes other writers wait for this command, unless another command already makes writers wait. Cost: 1 read
-        and 1 write.
+        """Makes other writers wait for this command for `HOLD_SECONDS` from now, unless another command already makes
+        writers wait. Cost: 1 read and 1 write.
         """
-        self.change(lambda now: replace(now, held=command) if now and not now.held else now)
+        now_ms = self.clock.wall_ms()
+
+        def held(now: Known | None) -> Known | None:
+            if now is None or now.holder(now_ms) not in ("", command):
+                return now
+            return replace(now, held=command, held_ms=now_ms)
+
+        self.change(held)
 
     def release(self, command: str) -> None:
         """Ends the wait of other writers for this command, also if an earlier call of the command held the table. Cost:

@@ -14,6 +14,7 @@ from s3notify_platform.maintenance.vacuuming import FENCE, Fence
 from s3notify_platform.table.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.delta.metadata import VECTORS
+from s3notify_platform.table.known import HOLD_SECONDS
 from tests.support.log_back import (
     RETENTION,
     RUN,
@@ -272,6 +273,16 @@ def test_writers_wait_for_a_held_table_for_a_limited_time(rounds, clock):
     assert isinstance(roll_back(rounds().whole, at_first.version), Committed)
     assert held(rounds) == ""
     assert isinstance(process.commit(process.planned({**bucket, "b1": ("mine", (1, 2))})), Committed)
+
+
+def test_writers_commit_again_if_nobody_repeats_a_killed_command(rounds, clock):
+    """Otherwise a killed command would stop all batches until a person notices it."""
+    bucket, *_ = filled(rounds)
+    rounds().table.known.hold(HOLDER)
+    clock.sleep(HOLD_SECONDS)
+    assert isinstance(rounds().commit(rounds().planned({**bucket, "b1": ("mine", (1, 2))})), Committed)
+    rounds().table.known.hold(HOLDER)
+    assert rounds().table.known.read()[0].holder(clock.wall_ms()) == HOLDER
 
 
 def test_waiting_writer_continues_from_the_holders_version(rounds, clock):
