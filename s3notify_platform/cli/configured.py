@@ -39,6 +39,9 @@ _PLACE: Final = (
 table's credentials are among these settings. Credentials of buckets are not.
 """
 
+_REQUESTS: Final = ("requester_pays", "kms_key_id")
+"""Settings of requests to a bucket. Without them, a command would write objects with another key."""
+
 
 def _chosen(
     sources: Sequence[ConfiguredSource], given: Mapping[str, Any], *, one: bool
@@ -81,7 +84,7 @@ class ConfiguredCommand(PagedCommand):
         needs_bucket = any(parameter.name == "bucket" and parameter.required for parameter in self.params)
         # A command with an optional NAME uses no queue if NAME is missing.
         unused = {"queue_prefix"} if "name" in names else set()
-        self._shared = [name for name in _PLACE if needs_bucket and name in names - unused]
+        self._shared = [name for name in (*_PLACE, *_REQUESTS) if needs_bucket and name in names - unused]
         if self._configurable:
             self.params.append(
                 click.Option(
@@ -106,7 +109,7 @@ class ConfiguredCommand(PagedCommand):
         sources = sources_of(folder if isinstance(folder, str) else None)
         found = _chosen(sources, given, one=self._one)
         ctx.meta[_META] = found
-        ctx.meta[_GIVEN] = {name: value for name, value in given.items() if isinstance(value, str)}
+        ctx.meta[_GIVEN] = {name: value for name, value in given.items() if isinstance(value, str | bool)}
         check_shared(*self._shared)
         ctx.default_map = {
             **_common(found),
@@ -207,11 +210,14 @@ def receiver_of(source: ConfiguredSource) -> ConfiguredSource | None:
 
 
 def _place(source: ConfiguredSource, given: Mapping[str, str], *, tables: bool) -> dict[str, Any]:
-    """The settings in `_PLACE` that the command would use for this source alone, with their defaults filled in.
+    """The settings in `_PLACE` and `_REQUESTS` that the command would use for this source alone, with their defaults
+    filled in.
 
     `tables`: true if the command uses a DynamoDB table.
     """
-    values: dict[str, Any] = {name: SETTINGS[name].default for name in _PLACE} | source.values | dict(given)
+    values: dict[str, Any] = (
+        {name: SETTINGS[name].default for name in (*_PLACE, *_REQUESTS)} | source.values | dict(given)
+    )
     bucket = S3Config(
         bucket=values["bucket"], region=values["region"] or "", endpoint_url=values["endpoint_url"]
     )

@@ -82,6 +82,8 @@ def run(*arguments: str) -> Result:
             {"dynamodb": {"records_table": "t", "profile": "shop"}},
             "clicks has none, orders has 'shop'",
         ),
+        ("kms-key-id", {"s3": {"kms_key_id": "alias/a"}}, {}, "clicks has 'alias/a', orders has none"),
+        ("requester-pays", {}, {"s3": {"requester_pays": True}}, "clicks has False, orders has True"),
     ],
 )
 def test_sources_at_different_places_are_refused(
