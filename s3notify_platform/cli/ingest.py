@@ -11,14 +11,14 @@ from s3notify_platform.cli.common import metrics_option
 from s3notify_platform.cli.configured import command, configured, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.help_pages import OBJECTS, SettingOption
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say, say_wrapped
 from s3notify_platform.cli.setting_options import Option, option_of, options, setting_option
 from s3notify_platform.kernel.setting import named
 from s3notify_platform.local.attributes import SourceAttributes, SparkSettings, imported
 from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.batch_settings import BatchSettings
-from s3notify_platform.source.settings import SETTINGS
+from s3notify_platform.source.settings import SETTINGS, topic_difference
 
 if TYPE_CHECKING:
     from s3notify_platform.source.source import Source
@@ -167,23 +167,28 @@ def ingest(
 
 def _make_topic(source: "Source") -> None:
     """Creates the source's topic, as Dagster does. Without a topic, inlets ignore the source's changes, and publishers
-    cannot announce them. Cost: 1 request, and those of `Topics.create`.
+    cannot announce them. Names the settings in which an existing topic differs. Cost: 1 request, and those of
+    `Topics.create`.
     """
     name, topics = source.name, source.location.queue().topics
-    if topics.find(name) is None:
-        sizes = next((each.topic for each in configured() if each.name == name), TopicSettings())
-        wanted = replace(
-            sizes,
-            bucket=source.input.bucket.bucket,
-            prefix=source.input.prefix,
-            slots=source.location.slots,
-            signals=source.location.signals,
-        )
+    found = topics.find(name)
+    usual = found.settings if found is not None else TopicSettings()
+    wanted = replace(
+        next((each.topic for each in configured() if each.name == name), usual),
+        bucket=source.input.bucket.bucket,
+        prefix=source.input.prefix,
+        slots=source.location.slots,
+        signals=source.location.signals,
+        rules=(),
+    )
+    if found is None:
         topics.create(name, wanted)
         say(
             f"topic {name!r} was created: changes that are announced to it are found without a listing",
             err=True,
         )
+    elif why := topic_difference(name, found.settings, wanted):
+        say_wrapped(f"warning: {why}. Changes that the topic excludes wait for a sweep", err=True)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

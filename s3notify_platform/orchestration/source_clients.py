@@ -4,7 +4,7 @@ clients are created.
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -15,9 +15,9 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
-from s3notify_platform.protocols.notification_queue.topic_settings import check_for_source, differing
+from s3notify_platform.protocols.notification_queue.topic_settings import check_for_source
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.source.settings import QUEUE
+from s3notify_platform.source.settings import topic_difference
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
@@ -87,8 +87,7 @@ class SourceClients:
             found = topics.create(name, self.topic, tables=(user.table,) if user.table else ())
         check_for_source(name, found.settings, self.topic.signals)
         found = topics.serve(found, user)
-        own = {setting: getattr(self.topic, setting) for setting in (*QUEUE, "bucket", "prefix", "rules")}
-        if why := differing(name, found.settings, replace(found.settings, **own)):
+        if why := topic_difference(name, found.settings, self.topic):
             _warn(why)
         return found.epoch
 

@@ -24,6 +24,7 @@ from s3notify_platform.kernel.setting import About, Setting, named
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.protocols.conditional_commit import LEASE_FORM
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import differing
 from s3notify_platform.source.choice_settings import ChoiceSettings
 from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings, check_commit
 from s3notify_platform.source.format_settings import FormatSettings
@@ -275,6 +276,14 @@ def topic_of(values: Mapping[str, Any]) -> TopicSettings:
     given = {name: values.get(f"queue_{name}") for name in QUEUE}
     given |= {name: values.get(name) for name in ("slots", "signals", "bucket", "prefix")}
     return TopicSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+def topic_difference(name: str, found: TopicSettings, wanted: TopicSettings) -> str:
+    """Names the settings of a source's existing topic that differ from the source's, and the remedy; empty if none
+    differs. Pure.
+    """
+    own = {setting: getattr(wanted, setting) for setting in (*QUEUE, "bucket", "prefix", "rules")}
+    return differing(name, found, replace(found, **own))
 
 
 _Region = Annotated[

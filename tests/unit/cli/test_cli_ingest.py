@@ -104,6 +104,11 @@ def test_ingest_makes_the_topic_with_the_settings_of_the_yaml(
         topics = started["source"].location.queue().topics.all()
         assert [topic.settings for topic in topics] == expected
     assert (started["settings"].max_attempts, started["settings"].backoff_seconds) == (2, 600.0)
+    ran = CliRunner().invoke(main, ["ingest", "orders"])
+    warning = (
+        "topic 'orders' exists with other settings: prefix is 'raw/a/', not 'raw/'; `s3notify topics update`"
+    )
+    assert warning in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize("more", [["-o", "slots"], ["--conf", "=x"], ["--transform", "no.such"]])
