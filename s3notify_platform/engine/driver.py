@@ -418,13 +418,13 @@ class _Round:
             ):
                 self.again.append(slot)
             self._add(slot, outcome)
+        left, over = state.later.union(self.again), set[Slot]()
         if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
-            for slot in state.later.union(self.again) & outcomes.keys():
+            for slot in left:
                 result = results.get(slot, SlotResult(slot=slot, status="unchanged"))
                 results[slot] = replace(result, complete=False)
-            self.again, state.later = [], set()
-        left = state.later.union(self.again)
-        done = sorted(outcomes.keys() - left)
+            left, over, self.again, state.later = over, left, [], set()
+        done = sorted((outcomes.keys() | over) - left)
         # Slots without a result have no objects, and had none before: their entries are removed, too.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}

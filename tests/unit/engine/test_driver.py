@@ -4,19 +4,25 @@ round has.
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from s3notify_platform.engine.driver import MAX_CONFLICTS
+from s3notify_platform.engine.commit.staged import Base
+from s3notify_platform.engine.driver import MAX_CONFLICTS, Ingest
 from s3notify_platform.engine.loop import commit_round
+from s3notify_platform.engine.values.slot_plan import Plan
+from s3notify_platform.engine.values.task_rows import FailedSlot
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.kernel.errors import CorruptError, UsageError
-from s3notify_platform.kernel.slots import slot_of
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.source.location import CommitMode
 from s3notify_platform.table.open_table import confirm
+from tests.support.clocks import HandClock
 from tests.support.ingested import Place
+from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 
 pytestmark = pytest.mark.server
@@ -105,6 +111,33 @@ def test_a_run_without_time_ends_after_its_first_round(ministack: S3Server) -> N
     assert only.results["orders"].keys() == set(place.source.location.all_slots())
     assert only.incomplete()
     assert only.incomplete() <= set(only.good())
+
+
+class _OutageOfSlot0(LocalJobs):
+    """The store answers no request for slot 0."""
+
+    def plan(self, slots: Iterable[Slot], base: Base, **arguments: Any) -> Plan:
+        found = super().plan(slots, base, **arguments)
+        if found.slots.pop(Slot(0), None) is not None:
+            error = UnavailableError("SlowDown")
+            found.failed[Slot(0)] = FailedSlot.of(Slot(0), error)
+        return found
+
+
+def test_slots_that_wait_for_the_store_have_a_result_if_the_time_ends(ministack: S3Server) -> None:
+    """Otherwise the run would report these slots as done, or with the reason of another failure."""
+    place, clock = Place(ministack, max_objects=4, max_seconds=30), HandClock()
+    for number in range(9):
+        place.put(f"{number}", number)
+    ingest = Ingest(jobs=_OutageOfSlot0(source=place.source), source=place.source, clock=clock)
+    rounds = []
+    for each in ingest.rounds(place.source.location.all_slots(), batch="b"):
+        commit_round(each)
+        rounds.append(each.results["orders"])
+        clock.now += 40
+    assert len(rounds) == 2
+    assert 0 not in rounds[0]
+    assert (rounds[1][Slot(0)].outage, rounds[1][Slot(0)].complete) == (True, False)
 
 
 def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Server) -> None:
