@@ -1,7 +1,7 @@
 """`s3notify doctor NAME`: checks whether the platform can run on a bucket."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from s3notify_platform.cli.printing import print_json, print_table, say_wrapped,
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.source.bucket_settings import access_to_tables
-from s3notify_platform.source.settings import LocationSettings
+from s3notify_platform.source.settings import LocationSettings, topic_difference
 
 if TYPE_CHECKING:
     from s3notify_platform.source.location import Location
@@ -51,8 +51,9 @@ def doctor(
     Probe objects are below the platform prefix of NAME, or below .s3notify-probe-… without NAME, and are deleted again.
     Cost: about 50 requests, and 30 more for events.
 
-    If the YAML has the source, the command also names topics that no source of the project reads, like the topic of a
-    source that was renamed or deleted from the YAML: such a topic fills up, and then refuses writers.
+    If the YAML has the source, the command also names the settings in which an existing topic differs from the YAML,
+    and topics that no source of the project reads, like the topic of a source that was renamed or deleted from the
+    YAML: such a topic fills up, and then refuses writers.
 
     Exit code 0 if the platform can run. Exit code 1 if the platform cannot run, or if events do not arrive; the reason
     is printed.
@@ -84,7 +85,7 @@ def doctor(
         refusal = str(error)
     versions = installed_versions()
     usable = not (refusal or versions.refused or any(tables.values()))
-    notes = _unread_topics(place) if name and usable else []
+    notes = [*_topic_notes(place)] if name and usable else []
     events = examine_events(place) if name and usable else None
     if as_json:
         print_json(
@@ -150,24 +151,26 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
     return topic_problem(location), problems_of_tables(location) if deep else {}
 
 
-def _unread_topics(place: SourcePlace) -> list[str]:
-    """A note for each topic of the bucket that no endpoint and no source of the project reads; without YAML, no note.
+def _topic_notes(place: SourcePlace) -> Iterator[str]:
+    """A note if the source's topic has other settings than the YAML, and for each topic of the bucket that no endpoint
+    and no source of the project reads; without YAML, no note.
 
     Other projects may read these topics, so they are no error. Cost: 1 scan of the topics, and `queue.stats` for each
     such topic.
     """
-    names = {each.name for source in configured() for each in source.project}
+    sources = {each.name: each for source in configured() for each in source.project}
     queue = place.queue()
-    return [
-        f"topic {topic.name!r} has {queue.stats(topic.name).depth:,} of {topic.settings.capacity:,} entries, and no "
-        "source of this project has its name. If no other project reads it, it fills up, and then publishers and "
-        f"inlets are refused: delete it with `s3notify topics delete {topic.name} --served`"
-        for topic in (queue.topics.all() if names else ())
-        if topic.name not in names
-        and topic.settings.bucket == place.bucket
-        and topic.settings.persistent
-        and not topic.settings.endpoint
-    ]
+    for topic in queue.topics.all() if sources else ():
+        settings = topic.settings
+        if (source := sources.get(topic.name)) is not None:
+            if topic.name == place.name and (why := topic_difference(topic.name, settings, source.topic)):
+                yield why
+        elif settings.bucket == place.bucket and settings.persistent and not settings.endpoint:
+            yield (
+                f"topic {topic.name!r} has {queue.stats(topic.name).depth:,} of {settings.capacity:,} entries, "
+                "and no source of this project has its name. If no other project reads it, it fills up, and then "
+                f"publishers and inlets are refused: delete it with `s3notify topics delete {topic.name} --served`"
+            )
 
 
 def _check_types(place: SourcePlace) -> None:

@@ -188,7 +188,7 @@ def _make_topic(source: "Source") -> None:
             err=True,
         )
     elif why := topic_difference(name, found.settings, wanted):
-        say_wrapped(f"warning: {why}. Changes that the topic excludes wait for a sweep", err=True)
+        say_wrapped(f"warning: {why}", err=True)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

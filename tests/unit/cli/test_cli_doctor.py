@@ -300,7 +300,7 @@ def test_doctor_names_topics_that_no_source_of_the_project_reads(project: Projec
     config = project.server.config(project.bucket)
     queue = NotificationQueue(queue_records(config))
     topics = queue.topics
-    ours = TopicSettings(bucket=project.bucket, prefix="raw/orders/", shards=1, slots=4)
+    ours = TopicSettings(bucket=project.bucket, prefix="raw/orders/", slots=4)
     hook = Endpoint(url="http://127.0.0.1:9/").dumps()
     topics.create("orders", ours)
     topics.create("pushed", replace(ours, endpoint=hook))
@@ -318,3 +318,14 @@ def test_doctor_names_topics_that_no_source_of_the_project_reads(project: Projec
     (advice,) = re.findall(r"`s3notify (.*?)`", note)
     assert project.run(*advice.split(), "--yes").exit_code == 0
     assert [topic.name for topic in topics.all()] == ["of-others", "orders", "pushed"]
+
+
+@pytest.mark.server
+def test_doctor_names_the_settings_in_which_the_topic_differs(project: Project) -> None:
+    """A topic keeps its settings when the YAML changes. Changes that it excludes wait for the sweep."""
+    topics = NotificationQueue(queue_records(project.server.config(project.bucket))).topics
+    topics.create("orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/eu/", slots=4))
+    (note,) = json.loads(project.run("doctor", "orders", "--json").stdout)["notes"]
+    assert note.startswith(
+        "topic 'orders' exists with other settings: prefix is 'raw/orders/eu/', not 'raw/orders/'; "
+    )
