@@ -35,13 +35,36 @@ def _unnamed_values(
                 yield name, places[child.is_valid().to_numpy(zero_copy_only=False)]
             elif pa.types.is_nested(part.type):
                 yield from _unnamed_values(child, kinds[part.name], name, places)
-    elif _has_items(found) and pa.types.is_list(kind):
+    elif has_items(found) and pa.types.is_list(kind):
         parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
         yield from _unnamed_values(values.flatten(), kind.value_type, f"{path}[]", places[parents])
+    elif pa.types.is_map(found) and pa.types.is_map(kind):
+        lists = entries(values)
+        parents = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+        yield from _unnamed_values(lists.flatten(), entry_of(kind), path, places[parents])
 
 
-def _has_items(kind: pa.DataType) -> bool:
+def has_items(kind: pa.DataType) -> bool:
+    """True for the types of lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def entry_of(kind: pa.MapType) -> pa.StructType:
+    """Returns the type of a map's entry: a struct of `key` and `value`."""
+    return pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+
+
+def entries(maps: pa.Array) -> pa.Array:
+    """Converts a column of maps to a column of lists of entries. See `entry_of`."""
+    lists = maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
+    items = pa.StructArray.from_arrays(lists.flatten().flatten(), fields=[*entry_of(maps.type)])
+    return pa.ListArray.from_arrays(list_offsets(lists), items, mask=lists.is_null())
+
+
+def list_offsets(lists: pa.Array) -> pa.Array:
+    """Returns the offset of each list in the column's items (`flatten`), and the number of all items."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
 
 
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
@@ -88,7 +111,7 @@ def infinities(values: pa.Array) -> int:
         return pc.sum(pc.is_inf(values)).as_py() or 0
     if pa.types.is_struct(kind):
         return sum(map(infinities, values.flatten()))
-    return infinities(values.flatten()) if _has_items(kind) else 0
+    return infinities(values.flatten()) if has_items(kind) else 0
 
 
 def check_finite(found: int, written: Callable[[], int]) -> None:
@@ -134,8 +157,7 @@ def children(values: pa.Array) -> list[pa.Array]:
     if pa.types.is_struct(kind):
         return [*values.flatten()]
     if pa.types.is_map(kind):
-        pairs = pa.struct([kind.key_field, kind.item_field])
-        return [*values.cast(pa.list_(pairs)).flatten().flatten()]
+        return [*entries(values).flatten().flatten()]
     return [values.flatten()]
 
 

@@ -36,7 +36,7 @@ from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.avro.avro_types import ArrowTypes, as_read, empty_fields, stored, without_nulls
 from s3notify_platform.formats.blocks.arrow_file import UnreadableError, wanted_columns
 from s3notify_platform.formats.blocks.block_format import BlockFormat
-from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
+from s3notify_platform.formats.blocks.parquet_values import fit_rows
 from s3notify_platform.formats.codecs import new_zstd, snappy_length
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
 from s3notify_platform.formats.records import (
@@ -375,11 +375,11 @@ class _Batch:
             yield from self._fitted(values[:half], places[:half])
             yield from self._fitted(values[half:], places[half:])
             return
-        for first, found in fit_by_halves(table, self._target):
-            of_part = places[first : first + found.table.num_rows]
-            found.offset = np.array([block.place + number for block, number in of_part], np.int64)
-            found.rejects = [self._reject(places[first], reject.reason) for reject in found.rejects]
-            yield found
+        found = fit_rows(table, self._target)
+        offsets = np.array([block.place + number for block, number in places], np.int64)
+        found.offset = offsets[found.offset]
+        found.rejects = [self._reject(places[reject.offset], reject.reason) for reject in found.rejects]
+        yield found
 
     def _reject(self, at: tuple[_Block, int], reason: str) -> Reject:
         block, number = at

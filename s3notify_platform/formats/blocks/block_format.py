@@ -20,6 +20,11 @@ def bytes_of(rows: pa.Table) -> int:
     return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 
 
+def first_offset(found: Parsed) -> int:
+    """Returns the offset of the first row or reject; 0 if there is neither."""
+    return min([*found.offset[:1].tolist(), *(reject.offset for reject in found.rejects[:1])], default=0)
+
+
 class BlockFormat(Format):
     """A format whose files have blocks. Each split reads the blocks that belong to it."""
 
@@ -39,8 +44,7 @@ class BlockFormat(Format):
             decoded += bytes_of(found.table)
             if decoded > most:
                 reason = f"{self.name}: its rows from here on are more than {most} bytes, decoded"
-                offset = int(found.offset[0]) if len(found.offset) else 0
-                yield no_rows(target, [Reject(index=0, offset=offset, reason=reason, raw=b"")])
+                yield no_rows(target, [Reject(index=0, offset=first_offset(found), reason=reason, raw=b"")])
                 return min(end, source.size)
             yield found
 

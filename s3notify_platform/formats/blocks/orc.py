@@ -20,7 +20,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.orc as pa_orc
@@ -29,7 +28,7 @@ from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
 from s3notify_platform.formats.blocks.block_format import BlockFormat
 from s3notify_platform.formats.blocks.parquet import DECODED_BATCH_ROWS
-from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
+from s3notify_platform.formats.blocks.parquet_values import fit_rows
 from s3notify_platform.formats.codecs import most_decoded
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
@@ -199,10 +198,10 @@ def _of_stripe(
     at_once = max(1, min(DECODED_BATCH_ROWS, MAX_CELLS // max(1, count_fields(target.output))))
     table = pa.Table.from_batches([batch])
     for low in range(0, table.num_rows, at_once):
-        for place, found in fit_by_halves(table.slice(low, at_once), target):
-            begin = (number << ROW_BITS) + low + place
-            found.offset = np.arange(begin, begin + found.table.num_rows)
-            found.rejects = [
-                replace(reject, offset=begin, reason=f"ORC: {reject.reason}") for reject in found.rejects
-            ]
-            yield found
+        found, begin = fit_rows(table.slice(low, at_once), target), (number << ROW_BITS) + low
+        found.offset += begin
+        found.rejects = [
+            replace(reject, offset=begin + reject.offset, reason=f"ORC: {reject.reason}")
+            for reject in found.rejects
+        ]
+        yield found

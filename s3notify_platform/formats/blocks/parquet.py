@@ -1,9 +1,9 @@
 """Reads Parquet as rows and rejects, one row group after the other, by ranged GETs of the needed parts.
 
 A split reads the row groups whose middle is in the split. If a row group cannot be read completely, its unread rows are
-one reject; the other row groups are loaded. Without `rescue`, a batch of up to `DECODED_BATCH_ROWS` rows is one reject
-if any of its values is a mismatch. A file without a readable footer, or without any column of a given schema, becomes
-one reject. The split at the file's beginning reports this reject. `_offset` is the number of the row in the file.
+one reject; the other row groups are loaded. A row with a value that does not fit is one reject. A file without a
+readable footer, or without any column of a given schema, becomes one reject. The split at the file's beginning reports
+this reject. `_offset` is the number of the row in the file.
 
 Memory: the encoded bytes of one row group, and `DECODED_BATCH_BYTES` of decoded rows. Sizes are checked twice: by the
 footer before anything is decoded, and during decoding. An object whose rows exceed `most_decoded` bytes is usually one
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.blocks.block_format import BlockFormat, bytes_of
+from s3notify_platform.formats.blocks.block_format import BlockFormat, bytes_of, first_offset
 from s3notify_platform.formats.blocks.parquet_values import fit_rows
 from s3notify_platform.formats.codecs import most_decoded
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
@@ -152,7 +152,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             if not counted and decoded > SUSPECT_PER_BYTE * size:
                 counted = True
                 if _are_more(most_decoded(size), file, reader, wanted, names):
-                    row = int(found.offset[0])
+                    row = first_offset(found)
                     reason = f"Parquet: more than {most_decoded(size)} bytes, decoded"
                     reason += ": its rows from here on are left out" if row else ""
                     raw = b"" if row else source.read(0, min(size, MAX_RAW_BYTES))
@@ -162,7 +162,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             # group.
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
             found.rejects = [
-                replace(r, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw)
+                replace(r, reason=f"Parquet: row group {group.number}: {r.reason}", raw=r.raw or raw)
                 for r in found.rejects
             ]
             yield found
@@ -195,8 +195,8 @@ def _of_group(
         for table in _decoded(file, reader, group, names, count_fields(target.output)):
             found = fit_rows(table, target)
             found.offset += row
-            found.rejects = [replace(r, offset=row) for r in found.rejects]
-            if unread and not found.rejects:
+            found.rejects = [replace(r, offset=row + r.offset) for r in found.rejects]
+            if unread and found.table.num_rows:
                 count(found.unnamed, 0, unread, found.table.num_rows)
             yield found
             row += table.num_rows

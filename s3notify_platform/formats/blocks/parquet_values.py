@@ -1,155 +1,117 @@
-"""Casts the columns of Parquet files to the schema's types, by column name. Finds mismatches, and fields without a
-column.
+"""Makes rows and rejects of the columns of binary files, by column name. Casts: see `casts`."""
 
-Times are cut to microseconds, the precision of Spark. A cast that requires a guess, like the cast of a number to a
-time, is refused.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from s3notify_platform.formats.arrow_values import (
-    check_finite,
-    check_years,
-    infinities,
-    timestamps,
-    unnamed_columns,
-)
+from s3notify_platform.formats.arrow_values import unnamed_columns
+from s3notify_platform.formats.blocks.casts import cast_most
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, reason_of
 from s3notify_platform.formats.rescue import (
     Rescued,
     Tally,
     accepting,
+    as_json,
     below,
     count,
-    fitted,
     kinds_of,
     shortened,
     text_of,
     unnamed_in,
 )
 from s3notify_platform.formats.sql_types import sql_type
+from s3notify_platform.kernel.limits import MAX_RAW_BYTES, MAX_REJECTS
 
 
 def fit_rows(table: pa.Table, target: Target) -> Parsed:
     """Casts the rows of an Arrow table to the target, as rows of object 0.
 
-    If a value does not fit, returns one reject for the whole table. Never raises for bad data.
+    A row with a value that does not fit, or with a field that an inferred schema lacks, is a reject. `offset` of rows
+    and rejects is the row's number in the table. The raw bytes of the first `MAX_REJECTS` rejects are the row as JSON.
+    Never raises for bad data: if the table cannot be cast, it is one reject.
     """
-    found = no_rows(target, [])
     try:
-        found.table = _fit(table, target, found)
+        return _fit(table, target)
     except Exception as error:  # noqa: BLE001 - values may raise any error, even for lack of memory
-        reason = reason_of(error) or type(error).__name__
-        found.rejects.append(Reject(index=0, offset=0, reason=reason, raw=b""))
-        return found
-    found.index, found.offset = np.zeros(table.num_rows, np.int64), np.arange(table.num_rows)
-    return found
+        reason = f"{table.num_rows} rows: {reason_of(error) or type(error).__name__}"
+        return no_rows(target, [Reject(index=0, offset=0, reason=reason, raw=b"")])
 
 
-def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
-    """Returns the rows in the target's columns. Adds the counts of mismatches and of unnamed values to `found`."""
-    schema = target.schema
+def _fit(table: pa.Table, target: Target) -> Parsed:
+    schema, found = target.schema, no_rows(target, [])
     unnamed, new_fields = unnamed_columns(table, schema)
-    for path, places in unnamed.items():
-        count(found.unnamed, 0, [path], len(places))
     if target.inferred and new_fields is not None:
         found.new_fields.append(new_fields)
     rescued: dict[int, Rescued] = {}
-    if unnamed and target.inferred and not target.rescue:
-        raise pa.ArrowInvalid(target.unknown(next(iter(unnamed))))
-    columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
+    reasons: dict[int, str] = {}
+    columns = _columns(table, target, found.mismatches, rescued, reasons)
+    kept = np.ones(table.num_rows, bool)
+    kept[[*reasons]] = False
+    for path, places in unnamed.items():
+        if len(counted := places[kept[places]]):
+            count(found.unnamed, 0, [path], len(counted))
+        if target.inferred and not target.rescue:
+            reasons = dict.fromkeys(counted.tolist(), target.unknown(path)) | reasons
+    kept[[*reasons]] = False
     if target.rescue:
         _rescue_unnamed(table, unnamed, schema, rescued)
     texts = [rescued.get(row) for row in range(table.num_rows)] if rescued else None
-    return target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    found.table = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    if reasons:
+        found.table = found.table.filter(pa.array(kept))
+    found.offset = np.flatnonzero(kept)
+    found.index = np.zeros(len(found.offset), np.int64)
+    for number, row in enumerate(sorted(reasons)):
+        raw = _raw(table, row) if number < MAX_REJECTS else b""
+        found.rejects.append(Reject(index=0, offset=row, reason=reasons[row], raw=raw))
+    return found
 
 
-def fit_by_halves(table: pa.Table, target: Target) -> Iterator[tuple[int, Parsed]]:
-    """Yields the rows of an Arrow table in parts, and with each part the number of its first row.
-
-    A row that does not fit is a reject.
+def _columns(
+    table: pa.Table, target: Target, mismatches: Tally, rescued: dict[int, Rescued], reasons: dict[int, str]
+) -> list[pa.Array]:
+    """Casts all columns. Counts mismatches, and adds each to `rescued` or, without `rescue`, to the `reasons` of
+    rejects.
     """
-    waiting = [(0, table)]
-    while waiting:
-        first, part = waiting.pop()
-        found = fit_rows(part, target)
-        if not found.rejects or part.num_rows == 1:
-            yield first, found
-        else:
-            half = part.num_rows // 2
-            waiting += [(first + half, part.slice(half)), (first, part.slice(0, half))]
+    columns = []
+    for column in target.schema:
+        if table.schema.get_field_index(column.name) < 0:
+            columns.append(pa.nulls(table.num_rows, column.type))
+            continue
+        values, path = table[column.name].combine_chunks(), below("", column.name)
+        fit, odd = cast_most(values, column.type)
+        columns.append(fit)
+        if not odd.any():
+            continue
+        count(mismatches, 0, [path], int(odd.sum()))
+        reason = _reason(column, values.type, target)
+        for row in np.flatnonzero(odd).tolist():
+            text = text_of(_plain(values[row]))
+            if target.rescue:
+                rescued.setdefault(row, Rescued()).mismatches[path] = text
+            else:
+                reasons.setdefault(row, reason(text))
+    return columns
 
 
-def _column(
-    table: pa.Table, column: pa.Field, rescued: dict[int, Rescued], target: Target, mismatches: Tally
-) -> pa.Array:
-    if table.schema.get_field_index(column.name) < 0:
-        return pa.nulls(table.num_rows, column.type)
-    values, path = table[column.name].combine_chunks(), below("", column.name)
+def _reason(column: pa.Field, found: pa.DataType, target: Target) -> Callable[[str], str]:
+    """Returns a function that makes a reject's reason from the text of a value that does not fit the column.
 
-    def single(number: int) -> pa.Array:
-        if not values[number].is_valid:  # a null fits, even if no value of this type can be cast
-            return pa.nulls(1, column.type)
-        count(mismatches, 0, [path])
-        rescued.setdefault(number, Rescued()).mismatches[path] = text_of(_plain(values[number]))
-        return pa.nulls(1, column.type)
-
-    try:
-        return _cast(values, column.type)
-    except pa.ArrowException as error:
-        if not target.rescue:
-            count(mismatches, 0, [path])
-            # No text stands for a struct, a list or bytes in a column of texts, so no type is certain to accept them.
-            scalar = not any(
-                pa.types.is_nested(kind) or _is_bytes(kind) for kind in (values.type, column.type)
-            )
-            fraction = pa.types.is_floating(values.type)
-            remedy = accepting(path if scalar else "", target.schema, target.name, fraction)
-            raise pa.ArrowInvalid(
-                f"column {column.name!r} does not fit {sql_type(column.type)}: {shortened(str(error))}{remedy}"
-            ) from error
-    return fitted(values, column.type, _cast, single)
+    `found`: the type of the value.
+    """
+    # No text stands for a struct, a list or bytes in a column of texts, so no type is certain to accept them.
+    scalar = not any(pa.types.is_nested(kind) or _is_bytes(kind) for kind in (found, column.type))
+    path = below("", column.name) if scalar else ""
+    remedy = accepting(path, target.schema, target.name, pa.types.is_floating(found))
+    beginning = f"column {column.name!r} does not fit {sql_type(column.type)}: "
+    return lambda text: f"{beginning}{sql_type(found)} {shortened(text)!r}{remedy}"
 
 
-def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    found = values.type
-    if pa.types.is_string(found) and pa.types.is_timestamp(kind):
-        return timestamps(values, kind)
-    if (pa.types.is_temporal(kind) and not (pa.types.is_temporal(found) or _is_text(found))) or (
-        pa.types.is_boolean(kind) and not (pa.types.is_boolean(found) or _is_text(found))
-    ):
-        raise pa.ArrowInvalid(f"{sql_type(found)} is not a {sql_type(kind)}")  # a cast would have to guess
-    if pa.types.is_integer(found) and pa.types.is_decimal(kind):
-        # A cast compares the digits that the two types allow, not the digits of the values.
-        values = pc.cast(values, pa.decimal128(20, 0))
-    if pa.types.is_float32(kind):
-        check_finite(infinities(pc.cast(values, kind)), lambda: infinities(values))
-    if pa.types.is_nested(found) and (twin := _twin_in(found)):
-        raise pa.ArrowInvalid(f"field {twin!r} occurs twice")  # pyarrow's cast drops one of the two fields
-    fit = pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
-    check_years(fit)
-    return fit
-
-
-def _twin_in(kind: pa.DataType) -> str:
-    """Returns a name that two fields of the same struct have, at any depth; "" if there is none."""
-    if not pa.types.is_nested(kind):
-        return ""
-    parts = [kind.field(number) for number in range(kind.num_fields)]
-    names = [part.name for part in parts] if pa.types.is_struct(kind) else []
-    twin = next((name for name in names if names.count(name) > 1), "") if len({*names}) < len(names) else ""
-    return twin or next(filter(None, (_twin_in(part.type) for part in parts)), "")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def _raw(table: pa.Table, row: int) -> bytes:
+    values = {name: _plain(table[name][row]) for name in table.schema.names}
+    return as_json(values).encode()[:MAX_RAW_BYTES]
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
