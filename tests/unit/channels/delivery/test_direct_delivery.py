@@ -221,7 +221,7 @@ def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, pu
         topic(world, old.url)
         publisher.put("a", b"1")
         moved = Endpoint(url=new.url).dumps()
-        queue.topics.revise("now", lambda settings: replace(settings, endpoint=moved))
+        queue.topics.revise("now", lambda topic: replace(topic.settings, endpoint=moved))
         publisher.put("b", b"1")
         queue.topics.delete("now")
         publisher.put("c", b"1")
@@ -256,7 +256,7 @@ def test_a_topic_without_a_queue_needs_an_endpoint_and_cannot_be_paused(world):
     topics = world.queue.topics
     with pytest.raises(UsageError, match="no queue would keep its changes"):
         topics.pause("now")
-    topics.revise("now", lambda settings: replace(settings, persistent=True))
+    topics.revise("now", lambda topic: replace(topic.settings, persistent=True))
     topics.pause("now")
     with pytest.raises(UsageError, match="resume it first"):
-        topics.revise("now", lambda settings: replace(settings, persistent=False))
+        topics.revise("now", lambda topic: replace(topic.settings, persistent=False))
