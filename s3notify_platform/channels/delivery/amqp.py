@@ -53,8 +53,10 @@ class _Opened:
 class AmqpPush(PooledPush):
     """The connections of one worker to one broker, at most one for each batch in flight."""
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(endpoint, egress, clock=clock)
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
+        super().__init__(endpoint, egress, clock=clock, once=once)
         parts = urlsplit(endpoint.url)
         query = parse_qs(parts.query)
         self._vhost = unquote(parts.path[1:]) or "/"

@@ -46,8 +46,10 @@ _LOG: Final = logging.getLogger(__name__)
 class KafkaPush(PooledPush):
     """The producer of one worker for one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(endpoint, egress, clock=clock)
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
+        super().__init__(endpoint, egress, clock=clock, once=once)
         parts = urlsplit(endpoint.url)
         self._topic = unquote(parts.path[1:])
         sasl = parse_qs(parts.query).get("sasl", [SASL[0]])[0]

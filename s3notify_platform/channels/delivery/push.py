@@ -73,14 +73,17 @@ class PooledPush:
     """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
     `post`.
 
-    `UsageError` if the worker must not connect to the endpoint, or lacks the login or certificates that the endpoint
-    names.
+    `once`: True if no request may be sent again that the endpoint may have processed. `UsageError` if the worker must
+    not connect to the endpoint, or lacks the login or certificates that the endpoint names.
     """
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
         egress.check(endpoint)
         self.endpoint = endpoint
         self._clock = clock
+        self._once = once
         self._login = login(endpoint.login_env, endpoint.host)
         if self._certificate() is not None and not endpoint.scheme.encrypted:
             raise UsageError(
@@ -139,12 +142,12 @@ class PooledPush:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> Push:
-    """The endpoint's `Push`. `UsageError` if the worker must not connect to the endpoint, or lacks a login, file or
-    library.
+def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False) -> Push:
+    """The endpoint's `Push`; `once` as in `PooledPush`. `UsageError` if the worker must not connect to the endpoint, or
+    lacks a login, file or library.
     """
     try:
-        made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock)
+        made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock, once=once)
     except ModuleNotFoundError as error:
         raise UsageError(remedy(error) or str(error)) from error
     return made
