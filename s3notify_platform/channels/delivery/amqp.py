@@ -63,8 +63,8 @@ class AmqpPush(PooledPush):
         self._exchange = query.get("exchange", [""])[0]
         self._routing_key = query.get("routing_key", [""])[0]
         self._ack = ack_level(endpoint, ACKS)
+        egress.certificates(endpoint)  # refuses a file that this worker may not use, before any connection
         self._user, self._password = self._basic() or ("guest", "guest")
-        self._certificates = egress.certificates(endpoint)
         self._lock = Lock()
         self._idle: list[tuple[float, Connection]] = []
 
@@ -184,8 +184,8 @@ class AmqpPush(PooledPush):
         if not self.endpoint.scheme.encrypted:
             return False
         options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # TLS verifies this name
-        if self._certificates:
-            options["ca_certs"] = str(self._certificates)
+        if certificates := self._egress.certificates(self.endpoint):
+            options["ca_certs"] = str(certificates)
         if (shown := self._certificate()) is not None:
             options |= {"certfile": shown[0], "keyfile": shown[1]}
         return options

@@ -30,6 +30,7 @@ from s3notify_platform.channels.delivery.push import (
     Rejected,
     described,
 )
+from s3notify_platform.channels.renewed_files import RenewedTls
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_ANSWER_BYTES
@@ -57,7 +58,9 @@ class HttpPush(PooledPush):
         super().__init__(endpoint, egress, clock=clock, once=once)
         parts = urlsplit(endpoint.url)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = _tls(endpoint, egress, self._login) if endpoint.scheme.encrypted else None
+        self._tls = None
+        if endpoint.scheme.encrypted:
+            self._tls = RenewedTls(lambda: _tls(endpoint, egress, self._login), self._files())
         self._secret = _secret(endpoint)
         self._lock = Lock()
         self._idle: list[_Connection] = []
@@ -142,7 +145,7 @@ class HttpPush(PooledPush):
                     self.endpoint.host,
                     self.endpoint.port,
                     address=address,
-                    tls=self._tls,
+                    tls=self._tls.context() if self._tls else None,
                     seconds=left,
                     clock=self._clock,
                 )

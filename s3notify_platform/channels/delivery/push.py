@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -82,6 +83,7 @@ class PooledPush:
     ) -> None:
         egress.check(endpoint)
         self.endpoint = endpoint
+        self._egress = egress
         self._clock = clock
         self._once = once
         self._login = login(endpoint.login_env, endpoint.host)
@@ -103,6 +105,11 @@ class PooledPush:
                 f"{self.endpoint.login_env}: for a broker give HOST basic USER:PASSWORD, or a certificate"
             )
         return self._login.user, self._login.password
+
+    def _files(self) -> tuple[str | Path, ...]:
+        """The files of certificates that connections use: the trusted ones, and the worker's own."""
+        folder, name = self._egress.ca_folder, self.endpoint.ca_file
+        return (*([folder / name] if folder and name else []), *(self._certificate() or ()))
 
     def _certificate(self) -> tuple[str, str] | None:
         """The files of the worker's certificate and its key, if the login is a certificate."""
