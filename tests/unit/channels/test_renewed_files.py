@@ -40,7 +40,7 @@ def replaced(file, content):
 
 
 def test_a_listener_uses_a_renewed_certificate(monkeypatch, tmp_path, issued, caplog):
-    """Otherwise senders would refuse an outdated certificate until the inlet is restarted. The former certificate is used
+    """Otherwise senders would refuse an outdated certificate until the inlet is restarted. The former one is used
     while the files do not belong together.
     """
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
