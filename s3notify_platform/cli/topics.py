@@ -34,7 +34,7 @@ from s3notify_platform.cli.topic_texts import (
 )
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, settings_of
-from s3notify_platform.protocols.notification_queue import Rule, TopicSettings, owners_of
+from s3notify_platform.protocols.notification_queue import QuotaExceeded, Rule, TopicSettings, owners_of
 from s3notify_platform.protocols.notification_queue.topic_settings import check_for_source, check_topic
 from s3notify_platform.protocols.notification_queue.topic_store import check_unserved
 
@@ -364,14 +364,23 @@ def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
     """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only the dead letters of
     these objects.
+
+    A dead letter that is larger than the topic's --max-event-bytes stays. The command names it, and its status is 1.
     """
-    moved = place.queue().redrive(topic, keys or None)
-    if not isinstance(moved, int):
+    found = place.queue().redrive(topic, keys or None)
+    if isinstance(found, QuotaExceeded):
         raise click.ClickException(
             f"topic {topic!r} is full: some dead letters may be back in the queue; repeat the command in "
-            f"{moved.retry_after_seconds:g} s"
+            f"{found.retry_after_seconds:g} s"
         )
+    moved, large = found
     say(f"topic {topic!r}: {moved} dead letters put back")
+    for letter in large:
+        say(f"{letter.event.key}: larger than the topic's --max-event-bytes")
+    if large:
+        raise click.ClickException(
+            f"topic {topic!r}: {len(large)} dead letters stay, because they are too large"
+        )
 
 
 @topics.command(short_help="Delete the dead letters of a topic.")

@@ -364,7 +364,7 @@ class QueueMachine(RuleBasedStateMachine):
         if isinstance(outcome, QuotaExceeded):
             self.check_full()
         else:
-            assert outcome == 1
+            assert outcome == (1, ())
             self.dead.remove(key)
             self.state[key] = "committed"
 

@@ -53,16 +53,18 @@ class _Opened:
 class AmqpPush(PooledPush):
     """The connections of one worker to one broker, at most one for each batch in flight."""
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(endpoint, egress, clock=clock)
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
+        super().__init__(endpoint, egress, clock=clock, once=once)
         parts = urlsplit(endpoint.url)
         query = parse_qs(parts.query)
         self._vhost = unquote(parts.path[1:]) or "/"
         self._exchange = query.get("exchange", [""])[0]
         self._routing_key = query.get("routing_key", [""])[0]
         self._ack = ack_level(endpoint, ACKS)
+        egress.certificates(endpoint)  # refuses a file that this worker may not use, before any connection
         self._user, self._password = self._basic() or ("guest", "guest")
-        self._certificates = egress.certificates(endpoint)
         self._lock = Lock()
         self._idle: list[tuple[float, Connection]] = []
 
@@ -182,8 +184,8 @@ class AmqpPush(PooledPush):
         if not self.endpoint.scheme.encrypted:
             return False
         options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # TLS verifies this name
-        if self._certificates:
-            options["ca_certs"] = str(self._certificates)
+        if certificates := self._egress.certificates(self.endpoint):
+            options["ca_certs"] = str(certificates)
         if (shown := self._certificate()) is not None:
             options |= {"certfile": shown[0], "keyfile": shown[1]}
         return options

@@ -289,7 +289,7 @@ class DeliverySettings(EgressSettings):
     that cannot use a topic's endpoint, because it lacks a variable or a permission, reports this and leaves the topic
     to other workers until its next start. A login names the one host that it may be sent to, like `hooks.example.com
     bearer TOKEN`; other forms are `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for
-    mTLS.
+    mTLS. Renewed certificate files are used without a restart.
     """
 
     poll_seconds: Annotated[

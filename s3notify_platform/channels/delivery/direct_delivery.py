@@ -4,7 +4,8 @@
 
 Guarantees
     - Before the call returns, each event was sent once, or counts as unsent. Nothing is stored or repeated: a crash, a
-      refusal or a silent endpoint loses the notification. So a topic gets each event at most once in each call.
+      refusal or a silent endpoint loses the notification. So a topic gets each event at most once in each call. An
+      event without an answer counts as unsent, although the endpoint may have it.
     - A failed delivery never fails the write. Each failure is counted, and logged when the topic begins to fail.
     - A call waits for all topics at the same time, and for each topic at most the topic's `timeout_seconds`. Requests
       to one topic are sent one after the other. Requests that have not begun within this time are not sent.
@@ -163,7 +164,7 @@ class DirectDelivery:
             if known is not None and known.text == text:
                 return known
             endpoint = Endpoint.loads(text)
-            push = connect(endpoint, self._egress, clock=self._clock)
+            push = connect(endpoint, self._egress, clock=self._clock, once=True)
             made = _Target(
                 text=text, endpoint=endpoint, push=push, free=BoundedSemaphore(endpoint.concurrency)
             )

@@ -30,6 +30,7 @@ from s3notify_platform.channels.delivery.push import (
     Rejected,
     described,
 )
+from s3notify_platform.channels.renewed_files import RenewedTls
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_ANSWER_BYTES
@@ -43,6 +44,7 @@ BODY_SECONDS: Final = 1.0
 
 RETRY_AFTER_MAX_SECONDS: Final = 300.0
 
+_UNANSWERED: Final = Down(error="the connection was closed without an answer", reached=True)
 _BUSY: Final = frozenset({429, 503})
 _UNWELL: Final = frozenset({408, 425, 502, 504})
 
@@ -50,11 +52,15 @@ _UNWELL: Final = frozenset({408, 425, 502, 504})
 class HttpPush(PooledPush):
     """The connections of one worker to one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(endpoint, egress, clock=clock)
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
+        super().__init__(endpoint, egress, clock=clock, once=once)
         parts = urlsplit(endpoint.url)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = _tls(endpoint, egress, self._login) if endpoint.scheme.encrypted else None
+        self._tls = None
+        if endpoint.scheme.encrypted:
+            self._tls = RenewedTls(lambda: _tls(endpoint, egress, self._login), self._files())
         self._secret = _secret(endpoint)
         self._lock = Lock()
         self._idle: list[_Connection] = []
@@ -62,7 +68,7 @@ class HttpPush(PooledPush):
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`. The batch is sent a second time only if the first connection was kept from an earlier
-        batch, and was closed.
+        batch, and was closed without an answer; never with `once`.
         """
         messages = FORMATS[self.endpoint.format]
         content_type, body = messages.batch(batch, self.endpoint.opaque_data)
@@ -80,15 +86,15 @@ class HttpPush(PooledPush):
             headers["s3notify-signature"] = sign(self._secret, body, event_ids=ids, seconds=seconds)
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
         kept = self._kept()
-        if kept is not None and (answer := self._ask(kept, body, headers, deadline)) is not None:
-            return answer
+        if kept is not None and ((answer := self._ask(kept, body, headers, deadline)) or self._once):
+            return answer or _UNANSWERED
         try:
             fresh = self._connect(deadline)
         except (OSError, ValueError) as error:
             # A kept connection ended without an answer: perhaps the endpoint has processed the events before that.
             return Down(error=f"no connection: {described(error)}", reached=kept is not None)
         answer = self._ask(fresh, body, headers, deadline)
-        return answer or Down(error="the connection was closed without an answer", reached=True)
+        return answer or _UNANSWERED
 
     def close(self) -> None:
         """Closes every connection; requests in flight end immediately, without an answer."""
@@ -139,7 +145,7 @@ class HttpPush(PooledPush):
                     self.endpoint.host,
                     self.endpoint.port,
                     address=address,
-                    tls=self._tls,
+                    tls=self._tls.context() if self._tls else None,
                     seconds=left,
                     clock=self._clock,
                 )

@@ -33,6 +33,7 @@ from s3notify_platform.channels.delivery.push import (
     ack_level,
     described,
 )
+from s3notify_platform.channels.renewed_files import state_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry
@@ -46,8 +47,10 @@ _LOG: Final = logging.getLogger(__name__)
 class KafkaPush(PooledPush):
     """The producer of one worker for one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(endpoint, egress, clock=clock)
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
+        super().__init__(endpoint, egress, clock=clock, once=once)
         parts = urlsplit(endpoint.url)
         self._topic = unquote(parts.path[1:])
         sasl = parse_qs(parts.query).get("sasl", [SASL[0]])[0]
@@ -71,11 +74,12 @@ class KafkaPush(PooledPush):
             }
         if (shown := self._certificate()) is not None:
             self._settings |= {"ssl.certificate.location": shown[0], "ssl.key.location": shown[1]}
-        if certificates := egress.certificates(endpoint):
-            self._settings["ssl.ca.location"] = str(certificates)
+        egress.certificates(endpoint)  # refuses a file that this worker may not use, before any connection
         self._connecting = Lock()
         self._lock = Lock()
         self._producer: Producer | None = None
+        self._read = state_of(self._files())
+        """The state of the certificates' files that the producer has read."""
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`."""
@@ -83,7 +87,7 @@ class KafkaPush(PooledPush):
         kafka_topic = self._topic or topic
         try:
             producer = self._connected(kafka_topic, deadline)
-        except (KafkaException, TimeoutError) as error:
+        except (KafkaException, TimeoutError, UsageError) as error:
             return Down(error=f"no connection: {described(error)}", reached=False)
         failures: list[KafkaError | None] = []
         single, opaque = FORMATS[self.endpoint.format].single, self.endpoint.opaque_data
@@ -122,20 +126,24 @@ class KafkaPush(PooledPush):
 
     def _connected(self, kafka_topic: str, deadline: float) -> Producer:
         """The producer. A new producer requests the topic's metadata first. So if no broker answers, the entries lose
-        no attempt. While one request waits for the metadata, the others wait, too, each until its own deadline.
+        no attempt. While one request waits for the metadata, the others wait, too, each until its own deadline. If a
+        certificate was renewed, the call makes a new producer.
         """
         if not self._connecting.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise TimeoutError("no broker answers")
         try:
-            if (known := self._producer) is not None:
+            state = state_of(self._files())
+            if (known := self._producer) is not None and state == self._read:
                 return known
             if (left := deadline - self._clock.monotonic()) <= 0:
                 raise TimeoutError("no broker answers")
-            made = Producer(self._settings, logger=_LOG)
+            certificates = self._egress.certificates(self.endpoint)
+            trusted = {"ssl.ca.location": str(certificates)} if certificates else {}
+            made = Producer(self._settings | trusted, logger=_LOG)
             found = made.list_topics(kafka_topic, timeout=left)
             if (error := found.topics[kafka_topic].error) is not None:
                 raise KafkaException(error)
-            self._producer = made
+            self._producer, self._read = made, state
             return made
         finally:
             self._connecting.release()

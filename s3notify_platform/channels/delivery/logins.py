@@ -9,7 +9,8 @@ Logins are in environment variables of the worker, each with the only host that 
 
 A topic names the variable in `login_env`. The operator, not the topic, names the host. A login is sent only to the host
 that its variable names. So the creator of a topic cannot make the worker send a login to any other host. With a
-certificate the worker proves its identity by TLS (mTLS); the operator, not the topic, names the PEM files.
+certificate the worker proves its identity by TLS (mTLS); the operator, not the topic, names the PEM files. New
+connections use renewed files.
 """
 
 import os

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -73,14 +74,18 @@ class PooledPush:
     """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
     `post`.
 
-    `UsageError` if the worker must not connect to the endpoint, or lacks the login or certificates that the endpoint
-    names.
+    `once`: True if no request may be sent again that the endpoint may have processed. `UsageError` if the worker must
+    not connect to the endpoint, or lacks the login or certificates that the endpoint names.
     """
 
-    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
+    ) -> None:
         egress.check(endpoint)
         self.endpoint = endpoint
+        self._egress = egress
         self._clock = clock
+        self._once = once
         self._login = login(endpoint.login_env, endpoint.host)
         if self._certificate() is not None and not endpoint.scheme.encrypted:
             raise UsageError(
@@ -100,6 +105,11 @@ class PooledPush:
                 f"{self.endpoint.login_env}: for a broker give HOST basic USER:PASSWORD, or a certificate"
             )
         return self._login.user, self._login.password
+
+    def _files(self) -> tuple[str | Path, ...]:
+        """The files of certificates that connections use: the trusted ones, and the worker's own."""
+        folder, name = self._egress.ca_folder, self.endpoint.ca_file
+        return (*([folder / name] if folder and name else []), *(self._certificate() or ()))
 
     def _certificate(self) -> tuple[str, str] | None:
         """The files of the worker's certificate and its key, if the login is a certificate."""
@@ -139,12 +149,12 @@ class PooledPush:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> Push:
-    """The endpoint's `Push`. `UsageError` if the worker must not connect to the endpoint, or lacks a login, file or
-    library.
+def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False) -> Push:
+    """The endpoint's `Push`; `once` as in `PooledPush`. `UsageError` if the worker must not connect to the endpoint, or
+    lacks a login, file or library.
     """
     try:
-        made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock)
+        made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock, once=once)
     except ModuleNotFoundError as error:
         raise UsageError(remedy(error) or str(error)) from error
     return made

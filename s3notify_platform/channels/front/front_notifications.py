@@ -16,7 +16,7 @@ from s3notify_platform.channels.front.s3_configurations import Configuration
 from s3notify_platform.channels.front.sns_topics import is_of_front
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Rule, Topic, TopicSettings
-from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
+from s3notify_platform.protocols.notification_queue.topic_store import check_change
 
 TOPICS_AT_ONCE: Final = 8
 """Number of topics that are changed in parallel. Each change waits until all writers know the topic's new rules."""
@@ -86,21 +86,23 @@ class BucketNotifications:
     def _change(
         self, topics: Mapping[str, Topic], leaves: Callable[[Rule], bool], added: Mapping[str, Iterable[Rule]]
     ) -> None:
-        def changed(name: str, before: TopicSettings) -> TopicSettings:
+        def changed(topic: Topic) -> TopicSettings:
+            before = topic.settings
             kept = (rule for rule in before.rules if not (self._has(rule) and leaves(rule)))
-            return replace(before, rules=(*kept, *added.get(name, ())))
+            after = replace(before, rules=(*kept, *added.get(topic.name, ())))
+            if after != before:
+                try:
+                    check_change(topic, after)
+                except UsageError as error:
+                    raise FrontError(400, "InvalidArgument", str(error)) from None
+            return after
 
-        front = {name: topic.settings for name, topic in topics.items() if is_of_front(topic)}
-        touched = [name for name, before in front.items() if changed(name, before) != before]
-        for name in touched:
-            try:
-                check_topic(name, changed(name, front[name]))
-            except UsageError as error:
-                raise FrontError(400, "InvalidArgument", str(error)) from None
+        front = filter(is_of_front, topics.values())
+        touched = [topic.name for topic in front if changed(topic) != topic.settings]
 
         def change(name: str) -> None:
             try:
-                self._topics.revise(name, lambda before: changed(name, before))
+                self._topics.revise(name, changed)
             except NotFoundError:
                 if added.get(name):
                     raise FrontError(

@@ -17,6 +17,7 @@ from s3notify_platform.channels.inlets.http_server import Answer
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic, TopicSettings
 from s3notify_platform.protocols.notification_queue.topic_settings import TOPIC_NAME, check_topic
+from s3notify_platform.protocols.notification_queue.topic_store import check_change
 
 PAGE: Final = 100
 """Maximum number of topics in one answer, as on SNS."""
@@ -138,7 +139,6 @@ class SnsTopics:
             others = {key: old for key, old in attributes_of(before).items() if key != name}
             return _settings(topic.name, others | {name: value}, before)
 
-        changed(topic.settings)  # invalid settings are refused before anything is written
         self._revise(topic.name, changed)
         return reply.action("SetTopicAttributes", None)
 
@@ -157,8 +157,16 @@ class SnsTopics:
         return name, self._topics.find(name) if TOPIC_NAME.fullmatch(name) else None
 
     def _revise(self, name: str, change: Callable[[TopicSettings], TopicSettings]) -> None:
+        def revised(topic: Topic) -> TopicSettings:
+            settings = change(topic.settings)
+            try:
+                check_change(topic, settings)
+            except UsageError as error:
+                raise invalid(f"Attributes Reason: {error}") from None
+            return settings
+
         try:
-            self._topics.revise(name, change)
+            self._topics.revise(name, revised)
         except NotFoundError:
             raise FrontError(404, "NotFound", "Topic does not exist") from None
 
@@ -225,9 +233,15 @@ def _settings(name: str, given: Mapping[str, str], before: TopicSettings | None 
 
 
 def action_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The parameters of an action, without those of a presigned URL. `FrontError` if a parameter is given twice."""
+    """The parameters of an action, without those of a presigned URL. `FrontError` if a parameter is given twice, or is
+    not UTF-8.
+    """
     found: dict[str, str] = {}
     for name, value in pairs:
+        try:
+            f"{name}{value}".encode()
+        except UnicodeEncodeError:
+            raise invalid(f"{name[:60]} Reason: this parameter is not UTF-8") from None
         if name in found:
             raise invalid(f"{name[:60]} Reason: this parameter is given twice")
         if not name.startswith("X-Amz-"):

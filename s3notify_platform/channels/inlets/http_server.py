@@ -40,6 +40,7 @@ from typing import Final, Protocol, Self
 import h11
 
 from s3notify_platform.channels.inlets.proxies import FORWARDED, NO_PROXIES, TrustedProxies, counted
+from s3notify_platform.channels.renewed_files import RenewedTls
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
@@ -164,11 +165,11 @@ class HttpServer:
         self._strangers: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
-        self._tls: ssl.SSLContext | None = None
+        self._tls: RenewedTls | None = None
         self._closing = False
         self._log = SparseLog(log)
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+    async def start(self, host: str, port: int, tls: RenewedTls | None) -> tuple[str, int]:
         """Listens; returns the actual address. `OSError` if it cannot listen at this address."""
         loop = asyncio.get_running_loop()
         self._tls = tls
@@ -227,7 +228,8 @@ class HttpServer:
         try:
             ends = loop.time() + self._limits.stranger_seconds
             async with asyncio.timeout_at(ends):
-                connection = await _Connection.opened(peer, self._tls, self._limits)
+                tls = self._tls.context() if self._tls is not None else None
+                connection = await _Connection.opened(peer, tls, self._limits)
             # Pipelined requests are read without a wait, so no timeout would end a stranger who sends them.
             while not self._closing and loop.time() < ends and await connection.await_request(ends):
                 self._busy.add(task)

@@ -9,10 +9,11 @@ the object to read.
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If all steps of an event are
 among the last `MEMORY` steps of this process, the event is dropped. A step is the entry in one topic, the signal in one
 keyspace, or the direct delivery. Each step is remembered on its own, so a full topic causes no second entry in other
-topics. An event without a sequencer never counts as a duplicate. Otherwise the last change would be missed if an object
-changes from A to B and back to A. An event with an older sequencer is not dropped either. Sequencers come from the
-clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes of a sequencer in little-endian
-order. So the event with the smaller sequencer may be the later change.
+topics. A topic that is not persistent gets an event again if the event is reported to another process, or after its
+steps were forgotten. An event without a sequencer never counts as a duplicate. Otherwise the last change would be
+missed if an object changes from A to B and back to A. An event with an older sequencer is not dropped either.
+Sequencers come from the clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes of a
+sequencer in little-endian order. So the event with the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
@@ -183,6 +184,7 @@ class Intake:
         self._excluded = tuple(excluded)
         self._memory = _Memory(memory)
         self._lock = Lock()
+        self._sending: set[bytes | None] = set()
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
@@ -320,19 +322,26 @@ class Intake:
 
     def _send(self, reports: Sequence[_Report]) -> None:
         """Sends each event once to topics that are not persistent, even if the event is reported again because of other
-        topics.
+        topics, or while it is being sent.
         """
         todo = []
-        for report in reports:
-            if self._memory.when(_DIRECT, report):
-                report.taken = True
-            else:
-                todo.append(report)
-        taken = self.direct.send(self.bucket, (report.event for report in todo))
-        for report, is_taken in zip(todo, taken, strict=True):
-            if is_taken:
-                report.taken = report.news = True
-                self._memory.note(_DIRECT, report, self._memory.tick())
+        with self._lock:
+            for report in reports:
+                if report.identity in self._sending or self._memory.when(_DIRECT, report):
+                    report.taken = True
+                else:
+                    todo.append(report)
+            begun = {report.identity for report in todo} - {None}
+            self._sending |= begun
+        try:
+            taken = self.direct.send(self.bucket, (report.event for report in todo))
+            for report, is_taken in zip(todo, taken, strict=True):
+                if is_taken:
+                    report.taken = report.news = True
+                    self._memory.note(_DIRECT, report, self._memory.tick())
+        finally:
+            with self._lock:
+                self._sending -= begun
 
     def _fail(self, report: _Report, reason: str, trouble: _Retry, origin: str) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from s3notify_platform.channels.inlets.http_server import Application, HttpServer, Limits
 from s3notify_platform.channels.inlets.proxies import TrustedProxies
+from s3notify_platform.channels.renewed_files import RenewedTls
 from s3notify_platform.channels.service import Progress, ServiceSettings
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import About
@@ -26,7 +27,12 @@ class ListeningSettings(ServiceSettings):
 
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("Port to listen on; 0: any free port", minimum=0, maximum=65_535)] = 8086
-    cert_file: Annotated[str | None, About("File of the TLS certificate, PEM, like /etc/inlet.pem")] = None
+    cert_file: Annotated[
+        str | None,
+        About(
+            "File of the TLS certificate, PEM, like /etc/inlet.pem; a renewed file is used without a restart"
+        ),
+    ] = None
     key_file: Annotated[str | None, About("File of the certificate's key, PEM, like /etc/inlet.key")] = None
     plain_http: Annotated[
         bool, About("Accept plain HTTP on any address, since a proxy in front does TLS")
@@ -62,10 +68,11 @@ class ListeningSettings(ServiceSettings):
             body_bytes=self.max_body_bytes,
         )
 
-    def tls(self) -> ssl.SSLContext | None:
+    def tls(self) -> RenewedTls | None:
         """The server's TLS; None for plain HTTP, which is refused on addresses other than loopback."""
-        if self.cert_file is None or self.key_file is None:
-            if self.cert_file or self.key_file:
+        cert_file, key_file = self.cert_file, self.key_file
+        if cert_file is None or key_file is None:
+            if cert_file or key_file:
                 raise UsageError("TLS needs both a certificate and a key")
             if not (self.plain_http or _is_loopback(self.host)):
                 raise UsageError(
@@ -73,12 +80,16 @@ class ListeningSettings(ServiceSettings):
                     "proxy in front does TLS"
                 )
             return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"certificate {self.cert_file!r}: {error}") from error
-        return context
+
+        def made() -> ssl.SSLContext:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            try:
+                context.load_cert_chain(cert_file, key_file)
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(f"certificate {cert_file!r}: {error}") from error
+            return context
+
+        return RenewedTls(made, (cert_file, key_file))
 
 
 class Listener:

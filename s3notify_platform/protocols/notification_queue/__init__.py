@@ -22,8 +22,9 @@ Steps
        committed; otherwise the entry is removed. An upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard and reads the segments whose keys name the consumer's slots. (The key of a
        segment with more than 12 slots names no slots; such a segment is always read.) After its own commit, the
-       consumer removes the entries that the commit includes, except those that an owner has claimed. If writers move no
-       signals of slots (`signals: root`), the same LIST shows which slots have new entries (`marks_of`).
+       consumer removes the entries that the commit includes, except those that an owner has claimed. After the topic's
+       endpoint was removed, no owner frees claimed entries, so their claims do not count. If writers move no signals of
+       slots (`signals: root`), the same LIST shows which slots have new entries (`marks_of`).
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims the due entries
        of a segment and counts their attempts, by one replacement. Then the owner reads the owners' record. If the
        record still shows this owner, the owner delivers the entries (`ShardConsumer`). One replacement removes

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain, islice
-from typing import assert_never
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
@@ -36,6 +35,7 @@ from s3notify_platform.protocols.notification_queue.reserving import (
     Reservation,
     Reservations,
     Undecided,
+    committed_or_raise,
 )
 from s3notify_platform.protocols.notification_queue.rooms import Rooms
 from s3notify_platform.protocols.notification_queue.segments import (
@@ -153,7 +153,7 @@ class NotificationQueue:
         held = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
         committed = dict(zip((one.entry.id for one in held), self.commit_many(held), strict=True))
         return tuple(
-            _committed_or_raise(outcome, committed[outcome.entry.id])
+            committed_or_raise(outcome, committed[outcome.entry.id])
             if isinstance(outcome, Reservation)
             else outcome
             for outcome in outcomes
@@ -306,17 +306,23 @@ class NotificationQueue:
         """Removes committed entries that were consumed. Returns the number of entries that this call removed.
 
         If given, `beside` frees the entries' room in the background. The call may be repeated. Missing entries, and
-        entries that an owner has claimed, are skipped. Requests: 2 for each segment, or 1 if all its entries are
-        removed; 1 `add` for each shard. After `UnavailableError` or `UnknownOutcomeError`, call `remove` again.
+        entries that an owner has claimed, are skipped. A claim does not count if the topic has no endpoint any more.
+        Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for each shard; 1 for each topic with
+        claimed entries. After `UnavailableError` or `UnknownOutcomeError`, call `remove` again.
         """
         errors: list[S3NotifyError] = []
+        segments = by_place(entries)
+        claimed = {entry.topic for of in segments.values() for entry in of if entry.claim is not None}
+        topics = [found for name in claimed if (found := self.topics.find(name)) is not None]
+        pulled = {topic.name for topic in topics if not topic.settings.endpoint}
 
         def take_out(of_segment: tuple[Place, list[Entry]]) -> list[Entry]:
             place, consumed = of_segment
             numbers = {entry.n for entry in consumed}
 
             def done(entry: Entry) -> bool:
-                return entry.n in numbers and entry.state == "committed" and entry.claim is None
+                free = entry.claim is None or entry.topic in pulled
+                return entry.n in numbers and entry.state == "committed" and free
 
             try:
                 return self.shards.take_out(place, done, known=read_whole(place, consumed))
@@ -324,7 +330,7 @@ class NotificationQueue:
                 errors.append(error)
                 return []
 
-        removed = [*chain(*self.shards.in_parallel(take_out, list(by_place(entries).items())))]
+        removed = [*chain(*self.shards.in_parallel(take_out, list(segments.items())))]
         free = self.shards.give_back
         _ = free(removed) if beside is None else beside.submit(free, removed)
         if errors:
@@ -347,22 +353,28 @@ class NotificationQueue:
             if (letter := decode_letter(topic, record)).epoch == epoch:
                 yield record, letter
 
-    def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
-        """Requeues all dead letters, or only those of these object keys; returns their number. Attempts restart at 0.
+    def redrive(
+        self, topic: str, keys: Iterable[str] | None = None
+    ) -> tuple[int, tuple[Entry, ...]] | QuotaExceeded:
+        """Requeues all dead letters, or only those of these object keys. Attempts restart at 0. Returns the number of
+        requeued letters, and the letters that stay because they are larger than the topic's `max_event_bytes` now.
 
         `QuotaExceeded`: some letters may be in the queue again; continue later. If the call is interrupted, no letter
         is lost, but another call may requeue one letter a second time. Cost: 5 requests for each letter.
         """
         wanted = None if keys is None else set(keys)
-        moved = 0
+        moved, large = 0, list[Entry]()
         for record, letter in tuple(self._letters(topic)):
             if wanted is not None and letter.event.key not in wanted:
+                continue
+            if not self.fits(topic, letter.event):
+                large.append(letter)
                 continue
             if isinstance(again := self.push(topic, letter.event), QuotaExceeded):
                 return again
             self.updates.remove(dead_partition(topic), record.key, expected=record.version)
             moved += 1
-        return moved
+        return moved, tuple(large)
 
     def purge(self, topic: str) -> int:
         """Removes the dead letters for good. Returns their number. Cost: one scan, and 1 removal for each letter."""
@@ -375,19 +387,20 @@ class NotificationQueue:
     def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers (removed, left).
 
-        Reserved and claimed entries stay. Entries of the object's deletion stay, too, unless the topic is `own` and
-        serves no other user. The call may be repeated. Requests: one scan of the topics; for each topic, one scan of
-        the segments that may name the object, and one scan of the dead letters; for each item, 2 requests.
+        Reserved entries stay, and claimed entries of a topic with an endpoint. Entries of the object's deletion stay,
+        too, unless the topic is `own` and serves no other user. The call may be repeated. Requests: one scan of the
+        topics; for each topic, one scan of the segments that may name the object, and one scan of the dead letters; for
+        each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():
-            alone = topic.name == own and not user.others(topic)
+            alone, owned = topic.name == own and not user.others(topic), bool(topic.settings.endpoint)
 
             def named(entry: Entry) -> bool:
                 return entry.event.key == key and entry.event.bucket in ("", bucket)
 
-            def done(entry: Entry, alone: bool = alone) -> bool:
-                free = entry.state == "committed" and entry.claim is None
+            def done(entry: Entry, alone: bool = alone, owned: bool = owned) -> bool:
+                free = entry.state == "committed" and (entry.claim is None or not owned)
                 return named(entry) and free and (alone or entry.event.op != "delete")
 
             wanted = may_hold({slot_of(key, topic.settings.slots)})
@@ -435,16 +448,3 @@ class NotificationQueue:
         """Yields every entry that is not dead: shard by shard, old entries first. One scan."""
         for segment in self.shards.scan_all(self.topics.get(topic)):
             yield from segment.entries
-
-
-def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
-    event = f"an event of slot {reservation.entry.slot}"  # no key, because inlets log this text
-    match outcome:
-        case EntryCommitted():
-            return outcome
-        case Undecided(cause=cause):
-            raise UnknownOutcomeError(f"{event}: {cause}; push it again")
-        case Expired():
-            raise UnavailableError(f"{event} was not pushed in time; push it again")
-        case _ as unreachable:
-            assert_never(unreachable)

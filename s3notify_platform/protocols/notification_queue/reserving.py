@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from s3notify_platform.kernel.attempts import ATTEMPTS, attempts
 from s3notify_platform.kernel.clock import Clock, unique_name
@@ -79,6 +80,20 @@ class Undecided:
 
 
 EntryOutcome = EntryCommitted | Expired | Undecided
+
+
+def committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
+    """Returns the outcome of an event's commit; an error if the event must be pushed again. Pure."""
+    event = f"an event of slot {reservation.entry.slot}"  # no key, because inlets log this text
+    match outcome:
+        case EntryCommitted():
+            return outcome
+        case Undecided(cause=cause):
+            raise UnknownOutcomeError(f"{event}: {cause}; push it again")
+        case Expired():
+            raise UnavailableError(f"{event} was not pushed in time; push it again")
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

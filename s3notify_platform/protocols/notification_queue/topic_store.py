@@ -185,28 +185,15 @@ class Topics:
     def revise(
         self,
         name: str,
-        revised: Callable[[TopicSettings], TopicSettings],
+        revised: Callable[[Topic], TopicSettings],
         *,
         tables: tuple[str, ...] | None = None,
     ) -> Topic:
-        """Like `update`, but computes new settings from the current settings, so concurrent changes are kept."""
+        """Like `update`, but computes new settings from the current topic, so concurrent changes are kept."""
 
         def change(topic: Topic) -> Topic:
-            settings = revised(topic.settings)
-            check_topic(name, settings)
-            if topic.tables and settings.endpoint:
-                raise UsageError(
-                    f"topic {name!r} serves table {', '.join(topic.tables)}, which would miss changes if they were "
-                    "sent to an endpoint: create another topic for the endpoint"
-                )
-            if topic.paused and not settings.persistent:
-                raise UsageError(
-                    f"topic {name!r} is paused, and its queue keeps its changes: resume it first"
-                )
-            if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
-                raise UsageError(
-                    f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it"
-                )
+            settings = revised(topic)
+            check_change(topic, settings)
             return replace(
                 topic,
                 settings=settings,
@@ -339,6 +326,21 @@ class Topics:
     def _read(self, name: str) -> Topic | None:
         record = self._records.read(TOPICS, name)
         return decode_topic(record) if record is not None else None
+
+
+def check_change(topic: Topic, settings: TopicSettings) -> None:
+    """Raises `UsageError` if the topic may not get these settings. Pure."""
+    name = topic.name
+    check_topic(name, settings)
+    if topic.tables and settings.endpoint:
+        raise UsageError(
+            f"topic {name!r} serves table {', '.join(topic.tables)}, which would miss changes if they were "
+            "sent to an endpoint: create another topic for the endpoint"
+        )
+    if topic.paused and not settings.persistent:
+        raise UsageError(f"topic {name!r} is paused, and its queue keeps its changes: resume it first")
+    if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
+        raise UsageError(f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it")
 
 
 def check_unserved(topic: Topic) -> None:

@@ -221,6 +221,24 @@ def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> N
     assert "0 dead letters deleted" in done("purge", "t")
 
 
+def test_redrive_names_the_letters_that_stay(queue: NotificationQueue) -> None:
+    """Otherwise a person would believe that all letters are delivered again."""
+    done("create", "t", "--shards", "1", "--max-attempts", "1", "--url", "https://hooks.example.com/")
+    queue.push_many("t", [Event(key="a"), Event(key="b" * 500)])
+    worker = Worker(queue)
+    consumer = ShardConsumer(worker, *worker.balance())
+    for entry in consumer.take(2):
+        consumer.failed(entry, "no")
+    done("update", "t", "--max-event-bytes", "400")
+    ran = run("redrive", "t")
+    assert ran.exit_code == 1
+    assert "1 dead letters put back" in ran.output
+    assert f"{'b' * 500}: larger than" in ran.output
+    assert "1 dead letters stay" in ran.output
+    done("update", "t", "--max-event-bytes", "4096")
+    assert "1 dead letters put back" in done("redrive", "t")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -16,7 +16,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ABSENT, Conflict, Unknown, Written
 from s3notify_platform.protocols.keyspace import Delete, Put
 from s3notify_platform.protocols.notification_queue import Event, Rule
-from tests.support.endpoints import Receiver, hang, raw_endpoint
+from tests.support.endpoints import Receiver, hang, raw_endpoint, read_request
 from tests.support.faults import Fault, at
 from tests.support.pushing import LOOPBACK
 from tests.support.queued_publisher import World
@@ -177,6 +177,26 @@ def test_each_thread_of_a_writer_waits_at_most_one_timeout(world, publishing):
     assert publisher.direct.counts() == {"sent": 0, "unsent": 16}
 
 
+def test_a_request_without_an_answer_is_not_repeated(world, publishing):
+    """Otherwise an endpoint that took an event, and then closed its kept connection, would get the event twice."""
+    publisher = publishing()
+    got = []
+
+    def closes_after_the_second(connection):
+        for _ in range(2):
+            _, body = read_request(connection)
+            got.append(json.loads(body)["Records"][0]["s3"]["object"]["key"])
+            if got[-1] != "b":
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    with raw_endpoint(closes_after_the_second) as port:
+        topic(world, f"http://127.0.0.1:{port}/")
+        for key in ("a", "b", "c"):
+            publisher.put(key, b"1")
+    assert got == ["a", "b", "c"]
+    assert publisher.direct.counts() == {"sent": 2, "unsent": 1}
+
+
 @pytest.mark.parametrize(
     ("egress", "named", "why"),
     [
@@ -221,7 +241,7 @@ def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, pu
         topic(world, old.url)
         publisher.put("a", b"1")
         moved = Endpoint(url=new.url).dumps()
-        queue.topics.revise("now", lambda settings: replace(settings, endpoint=moved))
+        queue.topics.revise("now", lambda topic: replace(topic.settings, endpoint=moved))
         publisher.put("b", b"1")
         queue.topics.delete("now")
         publisher.put("c", b"1")
@@ -256,7 +276,7 @@ def test_a_topic_without_a_queue_needs_an_endpoint_and_cannot_be_paused(world):
     topics = world.queue.topics
     with pytest.raises(UsageError, match="no queue would keep its changes"):
         topics.pause("now")
-    topics.revise("now", lambda settings: replace(settings, persistent=True))
+    topics.revise("now", lambda topic: replace(topic.settings, persistent=True))
     topics.pause("now")
     with pytest.raises(UsageError, match="resume it first"):
-        topics.revise("now", lambda settings: replace(settings, persistent=False))
+        topics.revise("now", lambda topic: replace(topic.settings, persistent=False))

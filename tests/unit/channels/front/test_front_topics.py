@@ -12,7 +12,7 @@ from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.front import sns_topics
 from s3notify_platform.channels.front.topic_attributes import attributes_of, settings_of
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.protocols.notification_queue import Event, Rule, TopicSettings, TopicUser
+from s3notify_platform.protocols.notification_queue import Event, Rule, Topic, TopicSettings, TopicUser
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.front import BUCKET, REGION, Front, running_front
 
@@ -294,10 +294,10 @@ def test_concurrent_changes_of_a_topic_are_both_applied(front: Front) -> None:
     changing = front.queue.topics.get("t").settings
     revised: list[TopicSettings] = []
 
-    def revise(before: TopicSettings) -> TopicSettings:
+    def revise(before: Topic) -> TopicSettings:
         if not revised:
-            front.queue.topics.revise("t", lambda now: replace(now, rules=rules))
-        revised.append(settings_of({"push-endpoint": URL, "max_retries": "3"}, before))
+            front.queue.topics.revise("t", lambda now: replace(now.settings, rules=rules))
+        revised.append(settings_of({"push-endpoint": URL, "max_retries": "3"}, before.settings))
         return revised[-1]
 
     front.queue.topics.revise("t", revise)

@@ -57,6 +57,23 @@ def test_a_reported_change_is_sent_once(server, sites):
     assert (counts["sent"], counts["unsent"]) == (4, 0)
 
 
+def test_a_change_that_is_reported_again_during_its_sending_is_sent_once(server, sites):
+    """Otherwise a receiver that is slower than the sender's timeout would get each change twice."""
+    site = sites(now=direct(server))
+    repeated = []
+
+    def slow(_):
+        if not repeated:
+            repeated.append(None)
+            repeated.append(site.intake.accept([event("a")]).outcomes)
+        return 200
+
+    server.answer = slow
+    assert site.intake.accept([event("a")]).outcomes == ("queued",)
+    assert repeated[1] == ("duplicate",)
+    assert server.keys == {"a": 1}
+
+
 def test_a_full_topic_causes_no_second_notification(server, sites):
     """Otherwise each repeated report to a full topic would be sent to the endpoint again."""
     site = sites(now=direct(server), small=TopicSettings(capacity=1, shards=1))

@@ -80,6 +80,7 @@ def test_a_segment_that_changed_since_the_read_is_read_again(queue):
 
 def test_claimed_entries_are_not_removed(queue, clock):
     """Otherwise a puller would remove an entry that an owner is delivering."""
+    queue.topics.update("t", replace(ONE_SHARD, endpoint="{}"))
     queue.push_many("t", events(3))
     before = all_entries(queue)
     claim = Claim(worker="w", generation=1)

@@ -1,5 +1,7 @@
 """Dead letters: entries whose attempts or time are used up, and which may be sent again."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3notify_platform.kernel.errors import FencedError
@@ -71,8 +73,8 @@ def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
     assert len(letter.last_error) == 500
     stats = queue.stats("t")
     assert (stats.depth, stats.counted, stats.dead, stats.failed) == (0, 0, 1, 3)
-    assert queue.redrive("t", keys=["other"]) == 0
-    assert queue.redrive("t") == 1
+    assert queue.redrive("t", keys=["other"]) == (0, ())
+    assert queue.redrive("t") == (1, ())
     assert queue.dead("t") == ()
     (entry,) = consumer.take(1)
     assert entry.attempts == 1
@@ -89,6 +91,23 @@ def test_redrive_stops_if_the_topic_is_full(queue, clock):
     assert isinstance(queue.redrive("t"), QuotaExceeded)
     assert len(queue.dead("t")) == 1
     assert queue.stats("t").depth == 2
+
+
+def test_redrive_leaves_only_the_letters_that_are_too_large_now(queue):
+    """Otherwise one letter would keep all letters behind it from a second delivery."""
+    settings = TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}")
+    queue.topics.update("t", settings)
+    push(queue, "a", "b" * 500, "c")
+    _, consumer = owner(queue)
+    for entry in consumer.take(3):
+        consumer.failed(entry, "no")
+    large = [letter for letter in queue.dead("t") if len(letter.event.key) > 1]
+    queue.topics.update("t", replace(settings, max_event_bytes=400))
+    assert queue.redrive("t") == (2, tuple(large))
+    assert keys(consumer.take(3)) == ["a", "c"]
+    assert queue.dead("t") == tuple(large)
+    queue.topics.update("t", settings)
+    assert queue.redrive("t") == (1, ())
 
 
 def test_an_entry_without_time_left_becomes_a_dead_letter(queue, clock):
