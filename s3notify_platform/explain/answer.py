@@ -5,7 +5,7 @@ The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table
 - committed: the current version is committed, with all its records.
 - rejected: the current version is committed, except for some records, which are in quarantine.
 - quarantined: the current version could not be read to its end.
-- reading: only a part of the current version is committed. The slot's next batch reads the next part.
+- reading: the slot's next batch reads the next part of the current version, or reads this version again.
 - deleted: the object and its rows are deleted.
 - kept: the object is deleted, and its rows stay because of `on_delete`.
 - not_chosen: the settings of the source exclude the key.
@@ -240,7 +240,7 @@ def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"{_version(held)}, {found.ago(held.committed_ms)} ago"
-    again = "; a retry is requested: the slot's next batch reads it" if held.pending else ""
+    again = "; a new read is requested: the slot's next batch reads it" if held.pending else ""
     if held.reason:
         read = f"; {held.rows} records of it are committed" if held.rows else ""
         text = f"quarantined because it could not be read: {cut(held.reason)}{read}{again}"
@@ -253,7 +253,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
         read = counted(held.rows, "record")
         if not held.rows:
             read = f"{held.read}, 0 rows, 0 rejects: {held.emptiness or 'nothing to read'}"
-        return Verdict("committed", f"committed in {when}: {read}")
+        return Verdict("reading" if again else "committed", f"committed in {when}: {read}{again}")
     first = found.rejections[0] if found.rejections else None
     why = f", first at offset {first.offset}: {cut(first.reason)}" if first else ""
     others = f"; the others are committed in {when}" if held.rows else ""

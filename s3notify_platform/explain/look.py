@@ -55,6 +55,7 @@ from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import EMPTY_SLOT
 from s3notify_platform.table.quarantined import first_rejects, rejects_packs
+from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.state_changes import StateChange, key_hash
 from s3notify_platform.table.versions import note_of
@@ -322,7 +323,8 @@ def _committed(
         offset=state.offset,
         by_record=state.by_record,
         emptiness=emptiness,
-        pending=state.pending,
+        pending=state.pending
+        or state.key in backfilled_keys(snapshot.manifest.slot(slot), {state.key: state}),
     )
 
 

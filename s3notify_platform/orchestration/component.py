@@ -65,12 +65,13 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         slot_assets = build_slot_assets(assets)
         checks = build_checks(assets)
         ingest_job, backfill_job = build_jobs(assets, slot_assets)
+        settings = BatchSettings(**values_of(self, BatchSettings))
         sensors = [
-            build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings))),
+            build_sensor(assets, ingest_job, settings),
             build_upkeep(assets, checks, self.sweep_cron, services),
         ]
         if assets.slot_assets:
-            sensors.append(SlotAutomationSensor(assets))
+            sensors.append(SlotAutomationSensor(assets, settings))
         return dg.Definitions(
             assets=[slot_assets, *build_following(assets), summary_spec(assets), queue_spec(assets)],
             asset_checks=[checks],

@@ -14,7 +14,7 @@ as failed before it starts does not start: Dagster's run worker finds it finishe
 import json
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -69,6 +69,15 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
         return isinstance(launcher, DefaultRunLauncher) and process_is_gone(instance, run)
     except Exception:  # noqa: BLE001 - after an error of a launcher, the answer cannot be known
         return False
+
+
+def report_silent(instance: DagsterInstance, run_ids: Iterable[str]) -> None:
+    """Reports runs without a living process as failed, unless they have ended. Their slots are requested again."""
+    for run_id in run_ids:
+        if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
+            instance.report_run_failed(
+                run, message="the run's heartbeat stopped or never began; the run's slots are requested again"
+            )
 
 
 def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:

@@ -23,7 +23,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
-from s3notify_platform.orchestration.run_health import ENDED, run_view
+from s3notify_platform.orchestration.run_health import report_silent, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 from s3notify_platform.source.batch_settings import BatchSettings
@@ -145,12 +145,7 @@ def build_sensor(
 
         def look(state: SensorState) -> Tick:
             tick = planner.tick(state)
-            for run_id in tick.silent_runs:
-                if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
-                    instance.report_run_failed(
-                        run,
-                        message="the run's heartbeat stopped or never began; the run's slots are requested again",
-                    )
+            report_silent(instance, tick.silent_runs)
             for warning in tick.warnings:
                 context.log.warning(warning)
             return tick

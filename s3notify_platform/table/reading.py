@@ -57,6 +57,7 @@ from s3notify_platform.table.packs.ranged_file import (
     parquet_file,
     start_of,
 )
+from s3notify_platform.table.type_changes import cast
 
 BATCH_ROWS: Final = 50_000
 
@@ -429,7 +430,7 @@ def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBat
     """Makes rows with the columns of `output`: given columns are cast to the types in `output`, and missing columns are
     null.
 
-    Pure. Fields that a struct lacks are null, too. `UsageError`: a value cannot be cast.
+    Pure. Fields that a struct lacks are null, too. `UsageError`: a value may differ in the type in `output`.
     """
 
     def column(wanted: pa.Field) -> pa.Array:
@@ -437,11 +438,11 @@ def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBat
         if values is None:
             return pa.nulls(count, wanted.type)
         try:
-            return values.cast(wanted.type)
+            return cast(values, wanted.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(
-                f"column {wanted.name!r} is read as {wanted.type}, but is {values.type} in a file ({error}): its "
-                "type was changed: begin again, with a current snapshot"
+                f"column {wanted.name!r} is read as {wanted.type}, but is {values.type} in a file ({error}): the "
+                "table's type was changed: restart the stream with its checkpoint, or load the table again"
             ) from error
 
     return pa.RecordBatch.from_arrays([*map(column, output)], schema=output)

@@ -159,6 +159,37 @@ def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Arra
             return found, pc.is_valid(values)
 
 
+def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the same values in another type. Fields that a struct lacks are null, and other fields are left out.
+
+    Raises `ArrowInvalid` or `ArrowNotImplementedError` if a value may not be exactly the same in the type `kind`.
+    """
+    if _may_round(values.type, kind):
+        raise pa.ArrowInvalid("its values may be rounded")
+    return values.cast(kind)
+
+
+def _may_round(old: pa.DataType, new: pa.DataType) -> bool:
+    """Returns true if Arrow's cast may change a value without an error."""
+    types = pa.types
+    if types.is_struct(old) and types.is_struct(new):
+        kept = [part for part in old if new.get_field_index(part.name) >= 0]
+        return any(_may_round(part.type, new.field(part.name).type) for part in kept)
+    if types.is_map(old) and types.is_map(new):
+        return _may_round(old.key_type, new.key_type) or _may_round(old.item_type, new.item_type)
+    if types.is_list(old) and types.is_list(new):
+        return _may_round(old.value_type, new.value_type)
+    if types.is_string(old):
+        return bool(types.is_primitive(new) or types.is_decimal(new))
+    if types.is_boolean(new):
+        return not (types.is_boolean(old) or types.is_null(old))
+    if types.is_date(new):
+        return bool(types.is_timestamp(old))
+    if types.is_floating(new):
+        return bool(types.is_decimal(old) or (types.is_floating(old) and new.bit_width < old.bit_width))
+    return False
+
+
 def _where(values: pa.Array, ok: pa.Array) -> pa.Array:
     """Returns the values, with null where `ok` is not true."""
     return pc.if_else(pc.fill_null(ok, False), values, pa.nulls(len(values), values.type))

@@ -3,6 +3,7 @@ one run.
 """
 
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 import dagster as dg
 import pytest
@@ -12,6 +13,7 @@ from dagster._time import get_current_datetime
 
 from s3notify_platform.orchestration.automation import AUTOMATION_TAG
 from tests.support.site import Site
+from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 
@@ -122,3 +124,59 @@ def test_a_failed_derived_slot_is_not_retried_on_every_tick(site_of: Callable[..
         assert site.rows("lucky_orders") == {2: [2]}
         assert site.grid("lucky_orders")["failed"] == {13}
         assert site.follow() == []
+
+
+def killed(site: Site, request: dg.RunRequest, status: DagsterRunStatus) -> dg.DagsterRun:
+    """A run of this request that has this status, although no process executes it."""
+    return create_run_for_test(
+        site.instance, status=status, tags=dict(request.tags), run_config=dict(request.run_config)
+    )
+
+
+@pytest.mark.parametrize("status", [DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE])
+def test_slots_of_a_killed_run_are_requested_again(site: Site, status: DagsterRunStatus) -> None:
+    """Otherwise these slots would stay old until they change. A slot that was made in the meantime is left out."""
+    site.write(3, 4)
+    assert site.run([3, 4], asset_selection=["orders"]).success
+    (request,) = site.follow()
+    killed(site, request, status)
+    site.write(4, 5)
+    assert site.run([4]).success
+    assert site.run([5], asset_selection=["orders"]).success
+    (request,) = site.follow()
+    assert site.slots_of(request) == [3, 5]
+    assert site.launch(request).success
+    assert site.rows("paid_orders") == {3: [3], 4: [4], 5: [5]}
+    assert site.follow() == []
+
+
+def test_retries_of_killed_runs_wait_longer_and_longer(site_of: Callable[..., Site]) -> None:
+    """A slot that kills each run must not occupy the queue of runs all the time. No update may be lost meanwhile."""
+    site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"], backoff_seconds=0.5)
+    site.settle()
+    assert site.follow() == []
+    site.write(3)
+    assert site.run([3], asset_selection=["orders"]).success
+    (request,) = site.follow()
+    for wait in (0.5, 1.0, 2.0):
+        killed(site, request, DagsterRunStatus.FAILURE)
+        assert site.follow() == []
+        began = monotonic()
+        (request,) = until(site.follow)
+        assert monotonic() - began > wait - 0.3
+
+
+def test_run_of_a_dead_host_does_not_block_slots(site_of: Callable[..., Site]) -> None:
+    """The status of such a run would stay STARTED for ever without Dagster's run monitoring."""
+    site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"], silence_seconds=0.5, startup_seconds=0.5)
+    site.settle()
+    assert site.follow() == []
+    site.write(3)
+    assert site.run([3], asset_selection=["orders"]).success
+    (request,) = site.follow()
+    run = killed(site, request, DagsterRunStatus.STARTED)
+    (request,) = until(site.follow)
+    found = site.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is DagsterRunStatus.FAILURE
+    assert site.slots_of(request) == [3]

@@ -271,6 +271,7 @@ class Site:
             instance=self.instance,
             cursor=self.automation_cursor,
             definitions=self.defs,
+            resources={f"{self.name}_slots": self.component.assets().io},
             sensor_name=sensor.name,
         ) as context:
             result = sensor.evaluate_tick(context)

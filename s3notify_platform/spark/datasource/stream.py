@@ -26,7 +26,9 @@ Guarantees
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
 micro-batch. But each slot of the first table version, and each later table version, is in one micro-batch as a whole.
-Columns that are added to the table appear only after the query is restarted.
+Columns that are added to the table appear only after the query is restarted. If a column gets another type without a
+change of its values, the stream keeps the old type, and fails at rows that this type may not represent exactly. After a
+restart with its checkpoint, the stream returns these rows.
 
 Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
 or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the

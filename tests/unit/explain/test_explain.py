@@ -13,6 +13,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.open_table import forget
 from s3notify_platform.table.quarantined import EVERYTHING as ALL
 from s3notify_platform.table.quarantined import retry
+from s3notify_platform.table.reread import backfill
 from tests.support.explained import KEY, SLOT, Place, said
 from tests.support.sources import with_settings
 
@@ -106,8 +107,8 @@ def test_a_quarantined_object_is_explained(place):
     assert retry(table, [SLOT], signals, ALL).failing == 1
     text = said(place.ask())[1]
     assert text == (
-        "quarantined because it could not be read: timed out; 3 records of it are committed; a retry is "
-        "requested: the slot's next batch reads it"
+        "quarantined because it could not be read: timed out; 3 records of it are committed; a new read "
+        "is requested: the slot's next batch reads it"
     )
 
 
@@ -123,6 +124,25 @@ def test_an_object_read_in_part_is_explained(place):
     )
     place.commit(place.state(offset=4, by_record=True, reach_end=False))
     assert said(place.ask())[1].startswith("read in part: 4 records of its 900 bytes read so far, 3 rows, ")
+
+
+@pytest.mark.parametrize("asked", ["object", "slot"])
+def test_an_object_that_is_to_be_read_again_is_explained(place, asked):
+    """After `s3notify schema set` or `s3notify backfill`, the table has the values of the earlier read. After the new
+    read, the object counts as committed.
+    """
+    place.put()
+    place.commit(place.state(again=asked == "object"))
+    if asked == "slot":
+        assert backfill(place.source.table(store=place.store), [SLOT], None).objects == 1
+    answer = place.ask()
+    text = (
+        "committed in version 1, 0 s ago: 3 records; a new read is requested: the slot's next batch reads it"
+    )
+    assert said(answer) == ("reading", text)
+    assert not answer.verdict.settled
+    place.commit(place.state())
+    assert said(place.ask())[0] == "committed"
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.table.type_changes import column_ddl, converted, ddl, how, is_same_type
+from s3notify_platform.table.type_changes import cast, column_ddl, converted, ddl, how, is_same_type
 
 NUMBERS = (
     "byte",
@@ -177,6 +177,31 @@ def test_double_is_converted_by_its_shortest_text(values: list[float | None]) ->
         assert doubt == (before is not None and after is None)
         if after is not None:
             assert after == Decimal(repr(before))
+
+
+@pytest.mark.parametrize(
+    ("value", "old", "new"),
+    [
+        (0.1, pa.float64(), pa.float32()),
+        (Decimal("0.1"), pa.decimal128(18, 2), pa.float64()),
+        (dt.datetime(2026, 1, 31, 5, tzinfo=dt.UTC), UTC, pa.date32()),
+        ("007", pa.string(), pa.int32()),
+        (5, pa.int32(), pa.bool_()),
+        (1 << 40, pa.int64(), pa.int32()),
+        (Decimal("1.50"), pa.decimal128(18, 2), pa.int64()),
+    ],
+)
+def test_cast_changes_no_value(value: Any, old: pa.DataType, new: pa.DataType) -> None:
+    """Arrow rounds some values without an error, also inside structs, lists and maps."""
+    wraps = (
+        (lambda kind: kind, lambda each: each),
+        (lambda kind: pa.list_(pa.struct({"x": kind})), lambda each: [{"x": each}]),
+        (lambda kind: pa.map_(pa.string(), kind), lambda each: [("k", each)]),
+    )
+    for kind, wrapped in wraps:
+        with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+            cast(pa.array([wrapped(value)], kind(old)), kind(new))
+    assert cast(pa.array([{"x": 1, "y": value}]), pa.struct({"x": pa.int64()})).to_pylist() == [{"x": 1}]
 
 
 def test_types_are_written_as_ddl() -> None:
