@@ -104,6 +104,25 @@ def count_fields(fields: pa.Schema | pa.DataType) -> int:
     return sum(1 + count_fields(part.type) for part in fields)
 
 
+def in_utc(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema with the zone UTC in all its timestamps.
+
+    pyarrow's readers of texts infer a timestamp without a zone also for texts with a zone, and times without a zone are
+    in UTC.
+    """
+    return pa.schema([column.with_type(_in_utc(column.type)) for column in schema])
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_in_utc(part.type)) for part in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type))
+    return kind
+
+
 def infinities(values: pa.Array) -> int:
     """Returns the number of infinities in a column, at any depth."""
     kind = values.type

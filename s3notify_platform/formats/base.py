@@ -108,13 +108,6 @@ class Format(ABC):
         """True if a column of a declared schema can have this type. Pure."""
         return True
 
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """Returns the type of an inferred column whose samples have two types that Arrow cannot unify. Pure.
-
-        Values that do not fit this type are rejected later.
-        """
-        return first
-
     @abstractmethod
     def parse(
         self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"

@@ -58,10 +58,6 @@ class FieldLines(TextFormat):
         """See `Format`."""
         return not pa.types.is_nested(kind)
 
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. The common type is string, because all values are texts."""
-        return pa.string()
-
 
 class _FieldRecords(Parser):
     """The parser of records with fields."""

@@ -1,6 +1,17 @@
 """Infers one schema, with Spark's types, from the schemas of sample objects. Pure.
 
-Timestamps without a zone in text formats are UTC.
+The types form a join-semilattice. So the type of a column depends neither on the order of the objects nor on their
+grouping into tasks. (Columns, and the fields of a struct, stand in the order in which they are found.) The rules:
+
+- Any type wins over null.
+- A nested type wins over a scalar type, because a scalar beside nested values mostly stands for a missing value. A map
+  wins over a struct, and a struct over a list: some writers write an empty struct as `[]`. Two lists, structs or maps
+  are joined part by part.
+- Integers become the wider integer. Integers and decimals become a decimal with all digits of both.
+- Numbers beside floating point become double. But decimals with more digits than `_DIGITS_IN_DOUBLE` become string,
+  because a double would lose them.
+- Dates become timestamps, and timestamps without a zone become timestamps in UTC.
+- Any other two scalar types become string; string and binary become binary.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,81 +19,106 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.registry import is_name
-from s3notify_platform.formats.text.text_format import TextFormat
+from s3notify_platform.kernel.limits import MAX_DECIMAL_DIGITS
 
 
-def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()) -> pa.Schema | None:
-    """Returns one nullable schema for the schemas that `Format.schemas` returned for sample objects; None if there is
-    no column.
+def infer(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema | None:
+    """Returns one nullable schema for the schemas of sample objects (`Format.schemas`), or for results of `joined`;
+    None if there is no column.
 
-    The type of a column is the widest of its types in the samples. If two types have no common type,
-    `Format.common_type` decides, and values that do not fit are rejected later. Types that Spark lacks become their
-    nearest wider type; columns that are always null become strings. A column is left out if its name is not allowed
-    (`registry.is_name`), or is in `taken`, regardless of case. Records with a value in such a column are rejected or
-    rescued later.
+    The type of a column is the least type that all its types fit, by the module's rules. Values that do not fit it are
+    rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become strings.
+    A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`, regardless of case. Records
+    with a value in such a column are rejected or rescued later.
     """
-    return _in_spark_types(_widest(samples, taken))
+    found = joined(schemas, taken)
+    return found and pa.schema([column.with_type(_filled(column.type)) for column in found])
 
 
-def new_fields(
-    schemas: Iterable[pa.Schema], form: Format | None, taken: Iterable[str] = ()
-) -> pa.Schema | None:
-    """Returns the fields by which a schema must be widened, with types as in `infer`.
-
-    `schemas`: the fields that were found in objects and are missing from the table's schema. Returns None if there is
-    no field with an allowed name. `form`: the objects' format; None for any format.
-    """
-    return _in_spark_types(_widest(((form, schema) for schema in schemas), taken))
-
-
-def _widest(schemas: Iterable[tuple[Format | None, pa.Schema]], taken: Iterable[str]) -> dict[str, pa.Field]:
+def joined(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema | None:
+    """Returns one schema that can take the place of these schemas in `infer`; None if there is no column."""
     refused = {name.casefold() for name in taken}
-    columns: dict[str, pa.Field] = {}
-    for form, schema in schemas:
-        for column in schema:
-            if not is_name(column.name) or column.name.casefold() in refused:
-                continue
-            found = column.with_type(_zoned(column.type)) if isinstance(form, TextFormat) else column
-            known = columns.get(column.name, found)
-            columns[column.name] = known.with_type(_wider(known.type, found.type, form))
-    return columns
-
-
-def _wider(known: pa.DataType, found: pa.DataType, form: Format | None) -> pa.DataType:
-    one, other = pa.schema([("_", known)]), pa.schema([("_", found)])
-    try:
-        return pa.unify_schemas([one, other], promote_options="permissive").field(0).type
-    except pa.ArrowException:
-        return form.common_type(known, found) if form else known
-
-
-def _in_spark_types(columns: dict[str, pa.Field]) -> pa.Schema | None:
-    fields = [pa.field(name, spark_type(column.type)) for name, column in columns.items()]
+    fields = _joined_fields(
+        column.with_type(_spark_type(column.type))
+        for schema in schemas
+        for column in schema
+        if is_name(column.name) and column.name.casefold() not in refused
+    )
     return pa.schema(fields) if fields else None
 
 
-def _zoned(kind: pa.DataType) -> pa.DataType:
-    """Returns the type with a zone in all its timestamps.
+def _joined_fields(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    found: dict[str, pa.DataType] = {}
+    for part in fields:
+        found[part.name] = _join(found.get(part.name, pa.null()), part.type)
+    return [pa.field(name, kind) for name, kind in found.items()]
 
-    The JSON reader infers timestamps with a zone as timestamps without one.
+
+def _join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if one.equals(other):
+        return one
+    if _rank(one) != _rank(other):
+        return max(one, other, key=_rank)
+    if pa.types.is_list(one):
+        return pa.list_(_join(one.value_type, other.value_type))
+    if pa.types.is_struct(one):
+        return pa.struct(_joined_fields([*one, *other]))
+    if pa.types.is_map(one):
+        return pa.map_(_join(one.key_type, other.key_type), _join(one.item_type, other.item_type))
+    if _is_number(one) and _is_number(other):
+        return _join_numbers(one, other)
+    if one in _TIMES and other in _TIMES:
+        return max(one, other, key=_TIMES.index)
+    return pa.binary() if pa.binary() in (one, other) else pa.string()
+
+
+def _join_numbers(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    exact = [kind for kind in (one, other) if not pa.types.is_floating(kind)]
+    if all(map(pa.types.is_integer, exact)):
+        return max(exact, key=lambda kind: kind.bit_width) if len(exact) == 2 else pa.float64()
+    before, after = map(max, zip(*map(_digits, exact), strict=True))
+    if len(exact) == 2:
+        return pa.decimal128(before + after, after) if before + after <= MAX_DECIMAL_DIGITS else pa.string()
+    fits = before <= _DIGITS_IN_DOUBLE[0] and after <= _DIGITS_IN_DOUBLE[1]
+    return pa.float64() if fits else pa.string()
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    """Returns the numbers of digits before and after the point."""
+    if pa.types.is_integer(kind):
+        return len(str(1 << (kind.bit_width - 1))), 0
+    return kind.precision - kind.scale, kind.scale
+
+
+def _rank(kind: pa.DataType) -> int:
+    nested = (pa.types.is_list, pa.types.is_struct, pa.types.is_map)
+    return next(
+        (place for place, holds in enumerate(nested, 2) if holds(kind)), int(not pa.types.is_null(kind))
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+_TIMES: Final = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
+
+_DIGITS_IN_DOUBLE: Final = (20, 18)
+"""Maximum numbers of digits, before and after the point, of a decimal that becomes double beside a double.
+
+An integer of 64 bits has no more digits, and it may become a double, too. So integers beside such decimals may.
+"""
+
+
+def _spark_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the nearest type that Spark has; string if there is no such type. Null, and a struct without fields, stay
+    as they are.
     """
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(_zoned(part.type)) for part in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_zoned(kind.value_type))
-    return kind
-
-
-def spark_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the nearest type that Spark has; string if there is no such type."""
     if isinstance(kind, pa.BaseExtensionType):
-        return spark_type(kind.storage_type)
+        return _spark_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
-        return spark_type(kind.value_type)
+        return _spark_type(kind.value_type)
     if pa.types.is_nested(kind):
         return _spark_nested(kind)
     for holds, spark in _SPARK_TYPES:
@@ -93,17 +129,16 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
 
 def _spark_nested(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        # Parquet has no struct without fields.
-        fields = [pa.field(part.name, spark_type(part.type)) for part in kind]
-        return pa.struct(fields or [pa.field("_", pa.string())])
+        return pa.struct([pa.field(part.name, _spark_type(part.type)) for part in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(spark_type(kind.value_type))
+        return pa.list_(_spark_type(kind.value_type))
     if pa.types.is_map(kind):
-        return pa.map_(spark_type(kind.key_type), spark_type(kind.item_type))
+        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
     return pa.string()
 
 
 _SPARK_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType | None], ...]] = (
+    (pa.types.is_null, None),
     (pa.types.is_uint64, pa.decimal128(20, 0)),
     (pa.types.is_unsigned_integer, pa.int64()),
     (lambda kind: bool(pa.types.is_timestamp(kind)) and kind.tz is None, pa.timestamp("us")),
@@ -117,3 +152,15 @@ _SPARK_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType | Non
     (pa.types.is_decimal128, None),
 )
 """The type that Spark uses for an Arrow type; None means the type itself."""
+
+
+def _filled(kind: pa.DataType) -> pa.DataType:
+    """Returns the type with a string in place of null, and in each struct without fields: Parquet has neither."""
+    if pa.types.is_struct(kind):
+        parts = [pa.field(part.name, _filled(part.type)) for part in kind]
+        return pa.struct(parts or [pa.field("_", pa.string())])
+    if pa.types.is_list(kind):
+        return pa.list_(_filled(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_filled(kind.key_type), _filled(kind.item_type))
+    return pa.string() if pa.types.is_null(kind) else kind

@@ -19,6 +19,7 @@ from s3notify_platform.formats.arrow_values import timestamps
 from s3notify_platform.formats.rescue import below
 from s3notify_platform.formats.time_patterns import TimePattern, time_pattern
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_DECIMAL_DIGITS
 
 NOTATION: Final = ("date_format", "timestamp_format", "time_zone", "decimal_comma")
 """The settings that make a notation."""
@@ -117,10 +118,15 @@ class Notation:
         Otherwise, returns `found`, or string if a value of type `found` has another form in this notation. If a setting
         names the column, the notation is tried for any `found`. Otherwise, a notation of dates or times is tried if
         `found` is a date, a time or string, and the decimal comma if `found` is a float or if a text has a comma.
+        A floating point type is replaced by `number_type`.
         """
         texts = texts.drop_null()
         if not len(texts):
             return found
+        kind = self._kind_of(path, texts, found)
+        return number_type(texts, kind) if pa.types.is_floating(kind) else kind
+
+    def _kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
         is_time = pa.types.is_timestamp(found)
         wordy = pa.types.is_string(found) or pa.types.is_date(found) or is_time
         for given, kind, possible in (
@@ -143,7 +149,7 @@ class Notation:
 
     @property
     def infers(self) -> bool:
-        """True if `kind_of` may return another type than `found`."""
+        """True if `kind_of` may return another type than `found`, even for texts without `has_wide_integers`."""
         return bool(self.dates or self.times or self.commas)
 
     @property
@@ -152,6 +158,35 @@ class Notation:
 
 
 USUAL: Final = Notation()
+
+
+def has_wide_integers(joined: bytes) -> bool:
+    """True if texts may have integers of more than 64 bits."""
+    return re.search(rb"\d{19}", joined) is not None
+
+
+def number_type(texts: pa.Array, found: pa.DataType) -> pa.DataType:
+    """Returns the type of numbers for which pyarrow has inferred the floating point type `found`.
+
+    Integers of more than 64 bits keep their digits: alone, or beside other integers, they become decimals, or strings
+    if they have more digits than a decimal can have. Beside other numbers they become strings, as in `inference`.
+    """
+    is_integer = pc.match_substring_regex(texts, r"^[ \t]*-?\d+[ \t]*$")
+    long = texts.filter(pc.and_(is_integer, pc.match_substring_regex(texts, r"\d{19}")))
+    widest = max(map(_wide_digits, long.to_pylist()), default=0)
+    if not widest:
+        return found
+    exact = widest <= MAX_DECIMAL_DIGITS and pc.all(is_integer).as_py()
+    return pa.decimal128(MAX_DECIMAL_DIGITS, 0) if exact else pa.string()
+
+
+def _wide_digits(text: str) -> int:
+    """Returns the number of an integer's digits; 0 if the integer has at most 64 bits."""
+    number = text.strip()
+    digits = number.lstrip("-").lstrip("0")
+    fits = len(digits) < 19 or (len(digits) == 19 and int(digits) < (1 << 63) + number.startswith("-"))
+    return 0 if fits else len(digits)
+
 
 _WITH_COMMA: Final = Written(note=", written with a decimal comma (decimal_comma)", form=_COMMA, comma=True)
 

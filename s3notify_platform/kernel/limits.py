@@ -130,6 +130,9 @@ MAX_RULE_DEPTH: Final = 50
 MAX_RULE_DIGITS: Final = 38
 """Largest number of digits before the decimal point of a number in a rule, and also after the point."""
 
+MAX_DECIMAL_DIGITS: Final = 38
+"""Largest number of digits of a decimal, in Spark and in Delta."""
+
 MAX_KEYS: Final = 4 * MAX_COLUMNS
 """Largest number of different fields, at any depth, of all JSON records that are parsed together. A record with more
 fields is rejected or rescued.

@@ -26,8 +26,8 @@ from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.slot_plan import SlotPlan
 from s3notify_platform.engine.values.task_rows import LINEAGE_COLUMNS
 from s3notify_platform.engine.values.unforeseen import trace_of
-from s3notify_platform.formats.inference import new_fields
-from s3notify_platform.formats.registry import FORMATS, fixed_schema
+from s3notify_platform.formats.inference import infer
+from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import UsageError
@@ -73,11 +73,9 @@ class BatchSchemas:
     def widen(
         self, schema: TableSchema, found: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """See `Jobs.widen_schema`. If objects have a new field with different types, the widest type is chosen."""
-        schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
-        wider = new_fields(
-            schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names
-        )
+        """See `Jobs.widen_schema`. If objects have a new field with different types, `infer` joins the types."""
+        schemas = (pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found))
+        wider = infer(schemas)
         added = from_arrow_schema(wider) if wider else StructType()
         source = merged(object_names(schema.source), added.json(), strict=False, bounded=True)
         return self._grown(known, json_schema(source), run, inferred=True, named=schema)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.types import StructType
 
-from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.source.declared_schema import arrow_columns
 from s3notify_platform.spark.datasource.query import S3NotifyDataSource
 from s3notify_platform.spark.spark_versions import to_arrow_schema
@@ -245,3 +245,33 @@ def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
         UsageError, match=r"schema_hints: column 'id' is bigint in the table and now string: .*take it out"
     ):
         more.with_source(schema_hints="id string").ingest()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("read", ["table", "changes"])
+@pytest.mark.parametrize("form", ["jsonl", "text"])
+def test_stream_that_begins_before_its_table_has_the_columns_of_the_table(
+    lake_of: Callable[..., Lake], form: str, read: str
+) -> None:
+    """Otherwise the stream lacks the columns from keys, the metadata and the rescued values until it is restarted."""
+    settings = {**PARTS, "payload_column": "line", "mismatches": "rescue", "format": form}
+    settings |= {} if form == "text" else {"schema": "id bigint, n struct<x: int> NOT NULL"}
+    lake = lake_of(**settings)
+    options = options_of(lake.source, read=read, **settings)
+    before = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]
+    lake.put(f"{EU}a.jsonl", [{"id": 1}])
+    lake.ingest()
+    found = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]
+    assert isinstance(found, StructType)
+    expected = before if isinstance(before, StructType) else StructType.fromDDL(before)
+    assert [(c.name, c.dataType) for c in expected] == [(c.name, c.dataType) for c in found]
+
+
+def test_stream_without_fixed_columns_does_not_begin_before_its_table(
+    bare_lake: Callable[..., Lake],
+) -> None:
+    lake = bare_lake()
+    for settings in ({}, {"schema": "id bigint", "column_names": "safe"}):
+        source = S3NotifyDataSource(options_of(lake.source, read="table", **settings))  # type: ignore[arg-type]
+        with pytest.raises(NotFoundError, match=r"no commit yet: .*; or give the option schema, without"):
+            source.schema()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from io import BytesIO
 
 import pyarrow as pa
@@ -113,6 +114,21 @@ def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
         {"id": 4, "note": None, "deep": {"er": 1.5}},
     ]
     assert lake.ingest().slots[lake.slot("b.jsonl")].status == "unchanged"
+
+
+@pytest.mark.parametrize(("text", "number"), [("b", "c"), ("c", "b")])
+def test_new_column_of_several_formats_has_one_type_in_any_order(
+    lake_of: Callable[..., Lake], text: str, number: str
+) -> None:
+    lake = lake_of(format="auto")
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    lake.put(f"{text}.csv", b"id,n\n2,x\n")
+    lake.put(f"{number}.jsonl", b'{"id": 3, "n": 5, "big": 12345678901234567890123}\n')
+    lake.ingest()
+    assert lake.rejects() == []
+    assert sorted((row["id"], row["n"]) for row in lake.values()) == [(1, None), (2, "x"), (3, "5")]
+    assert [row["big"] for row in lake.values() if row["id"] == 3] == [Decimal(12345678901234567890123)]
 
 
 @pytest.mark.thorough

@@ -47,9 +47,7 @@ def take(
 def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
     """The schema that is inferred from all these objects together. Each object is a pair of format and body."""
     return inference.infer(
-        (FORMATS[fmt], schema)
-        for fmt, body in objects
-        for schema in FORMATS[fmt].schemas(BytesInMemory(body), "k", "utf-8")
+        schema for fmt, body in objects for schema in FORMATS[fmt].schemas(BytesInMemory(body), "k", "utf-8")
     )
 
 

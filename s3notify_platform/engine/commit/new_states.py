@@ -20,9 +20,6 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
-UNKNOWN_SCHEMAS: Final = 8
-"""Maximum number of different sets of unknown fields that a slot reports in one round."""
-
 TRACES_MAX: Final = 5
 """Maximum number of tracebacks that a slot reports, besides the tracebacks of objects in quarantine."""
 
@@ -69,7 +66,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
     unknown = sorted({fields for outcome in read.values() for fields in outcome.new_fields})
     if facts.evolving and unknown:
         waits = SlotResult(slot=slot, status="unchanged", complete=False)
-        return Settled(round=None, result=waits, new_fields=tuple(unknown[:UNKNOWN_SCHEMAS]))
+        return Settled(round=None, result=waits, new_fields=tuple(unknown))
     gone, expired = _left(planned, outcomes, facts)
     failed = {key: outcome.reason for key, outcome in outcomes.items() if outcome.status == "failed"}
     failed |= {key: outcome.failed for key, outcome in read.items() if outcome.failed}

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.task_rows import LINEAGE_SCHEMA
-from s3notify_platform.formats.base import Format
-from s3notify_platform.formats.inference import new_fields
+from s3notify_platform.formats.inference import joined
 from s3notify_platform.formats.records import Offsets, Parsed
 from s3notify_platform.formats.records import Reject as ParsedReject
 from s3notify_platform.formats.rescue import Tally, added, count, rescued_too
@@ -171,9 +170,9 @@ class Counted:
             "broken": added([self._broken.get(place, {})]),
         }
 
-    def new_fields(self, form: Format | None) -> tuple[str, ...]:
+    def new_fields(self) -> tuple[str, ...]:
         """Returns the fields that an inferred schema lacks, as an Arrow schema in base64."""
-        wider = new_fields(self._fields, form, self._object_columns.schema.names)
+        wider = joined(self._fields, self._object_columns.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 

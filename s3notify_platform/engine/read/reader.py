@@ -128,7 +128,7 @@ class SplitReader:
         outcome = replace(
             outcome,
             **counted.of(0),
-            new_fields=counted.new_fields(form),
+            new_fields=counted.new_fields(),
             gets=remote.gets,
             bytes=split.stored_bytes if outcome.status == "ok" else 0,
         )
@@ -204,7 +204,7 @@ def _parse(
     for parsed in _parsed(part, form, target, source):
         yield from counted.batches(parsed)
     yield from counted.beyond()
-    wider = counted.new_fields(form)
+    wider = counted.new_fields()
     for number, fetched in enumerate(part):
         found = counted.of(number)
         outcome = Outcome.whole(
@@ -256,9 +256,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
     return schema
 
 
-def _sampled(
-    source: Source, versions: Sequence[ObjectVersion], outages: list[str]
-) -> Iterator[tuple[Format, pa.Schema]]:
+def _sampled(source: Source, versions: Sequence[ObjectVersion], outages: list[str]) -> Iterator[pa.Schema]:
     """Yields the schemas that each existing object suggests. Adds the reasons of outages to `outages`."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
     for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
@@ -278,15 +276,12 @@ def _sampled(
                 outages.append(str(error))
 
 
-def _suggested(
-    source: Source, version: ObjectVersion, body: ObjectBytes
-) -> Iterator[tuple[Format, pa.Schema]]:
+def _suggested(source: Source, version: ObjectVersion, body: ObjectBytes) -> Iterator[pa.Schema]:
     form = format_for(version.key, source.input)
     if form is None:
         return
     try:
-        for schema in form.schemas(body, version.key, source.input.encoding):
-            yield form, schema
+        yield from form.schemas(body, version.key, source.input.encoding)
     except S3NotifyError:
         raise
     except Exception:  # noqa: BLE001 - an object without a schema is a reject when it is read

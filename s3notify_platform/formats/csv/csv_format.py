@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from s3notify_platform.formats.arrow_values import check_held, unnamed_columns
+from s3notify_platform.formats.arrow_values import check_held, in_utc, unnamed_columns
 from s3notify_platform.formats.csv.csv_cut import (
     NULLS,
     STANDARD,
@@ -32,7 +32,7 @@ from s3notify_platform.formats.csv.csv_cut import (
     csv_cut,
     malformed,
 )
-from s3notify_platform.formats.notation import USUAL, Notation, Written, notation_of
+from s3notify_platform.formats.notation import USUAL, Notation, Written, has_wide_integers, notation_of
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
     Converted,
@@ -116,10 +116,6 @@ class Csv(TextFormat):
     def has_type(self, kind: pa.DataType) -> bool:
         """See `Format`."""
         return not pa.types.is_nested(kind)
-
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. The common type is string, because all values of CSV are texts."""
-        return pa.string()
 
 
 class Tsv(Csv):
@@ -383,12 +379,12 @@ def inferred_types(
     *,
     ragged: list[int] | None = None,
 ) -> pa.Schema:
-    """Infers the types of the `chosen` columns, or of all columns.
+    """Infers the types of the `chosen` columns, or of all columns. All times get the zone UTC.
 
     `names`: the column names of the records. See `read_csv`.
     """
-    found = read_csv(joined, names, csv_options(chosen, None, dialect), dialect, ragged=ragged).schema
-    if not notation.infers:
+    found = in_utc(read_csv(joined, names, csv_options(chosen, None, dialect), dialect, ragged=ragged).schema)
+    if not (notation.infers or has_wide_integers(joined)):
         return found
     plain = pa.schema((c.name, pa.string()) for c in found if not pa.types.is_binary(c.type))
     texts = read_csv(joined, names, csv_options(plain.names, plain, dialect), dialect, ragged=ragged)

@@ -68,10 +68,6 @@ class JsonByContent(Format):
         """See `Format`."""
         return self._lines.has_type(kind)
 
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`."""
-        return self._lines.common_type(first, second)
-
     def parse(
         self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:

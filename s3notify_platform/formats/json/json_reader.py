@@ -13,9 +13,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from s3notify_platform.formats.arrow_values import check_held, timestamps
+from s3notify_platform.formats.arrow_values import check_held, in_utc, timestamps
 from s3notify_platform.formats.json.json_bounds import infinities_in
-from s3notify_platform.formats.notation import Notation
+from s3notify_platform.formats.notation import Notation, has_wide_integers, number_type
 from s3notify_platform.formats.rescue import below
 
 _ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"[ \t\r\n]*:')
@@ -115,14 +115,16 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """Returns the columns `found`, which pyarrow has inferred from these lines. Columns whose texts fit the
-        notation get the notation's type.
+        """Returns the columns `found`, which pyarrow has inferred from these lines. All times get the zone UTC. Columns
+        whose texts fit the notation get the notation's type, and numbers get a type that keeps their digits.
         """
-        if not self._notation.infers:
+        found, wide = in_utc(found), has_wide_integers(joined)
+        if not (self._notation.infers or wide):
             return found
-        texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])
+        texts = pa.schema([column.with_type(_with_texts(column.type, numbers=wide)) for column in found])
         options = pa_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="ignore")
-        table = read_json(joined, options)
+        # pyarrow reads no number as a string.
+        table = read_json(_TOKEN.sub(_in_quotes, joined) if wide else joined, options)
         return pa.schema(
             column.with_type(
                 self._noted(table[column.name].combine_chunks(), column.type, below("", column.name))
@@ -138,16 +140,32 @@ class JsonReader:
             )
         if pa.types.is_list(found):
             return pa.list_(self._noted(values.flatten(), found.value_type, path))
-        return self._notation.kind_of(path, values, found) if pa.types.is_string(values.type) else found
+        if not pa.types.is_string(values.type):
+            return found
+        if _is_number(found):
+            return number_type(values, found) if pa.types.is_floating(found) else found
+        return self._notation.kind_of(path, values, found)
 
 
-def _with_texts(kind: pa.DataType) -> pa.DataType:
-    """Returns an inferred type, with strings in place of times."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[-0-9NI][^,}\] \t\r\n]*')
+"""Matches a string or a number. `NaN` and infinities are numbers."""
+
+
+def _in_quotes(token: re.Match[bytes]) -> bytes:
+    return token[0] if token[0].startswith(b'"') else b'"%b"' % token[0]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _with_texts(kind: pa.DataType, *, numbers: bool) -> pa.DataType:
+    """Returns an inferred type, with strings in place of times and, if wanted, of numbers."""
     if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(_with_texts(part.type)) for part in kind])
+        return pa.struct([part.with_type(_with_texts(part.type, numbers=numbers)) for part in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_with_texts(kind.value_type))
-    return pa.string() if pa.types.is_timestamp(kind) else kind
+        return pa.list_(_with_texts(kind.value_type, numbers=numbers))
+    return pa.string() if pa.types.is_timestamp(kind) or (numbers and _is_number(kind)) else kind
 
 
 def _names_with_comma(fields: pa.Schema | pa.StructType, notation: Notation, path: str = "") -> Iterator[str]:

@@ -108,11 +108,6 @@ class Jsonl(TextFormat):
             return self.has_type(kind.value_type)
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. For a text and a time, returns string; for any other two types, returns `first`."""
-        times = {pa.string(), pa.timestamp("us", tz="UTC")}
-        return pa.string() if {first, second} == times else first
-
 
 class JsonLines(Parser):
     """The parser of blocks of lines."""

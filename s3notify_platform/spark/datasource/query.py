@@ -43,6 +43,7 @@ from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, reading_of
 from s3notify_platform.spark.datasource.read_rows import (
     INFERRED,
@@ -100,7 +101,12 @@ class S3NotifyDataSource(DataSource):
         return reading_of(self.options)
 
     def schema(self) -> StructType | str:
-        """See `DataSource.schema`: declared, pinned (if the table exists), or inferred from a sample."""
+        """See `DataSource.schema`: declared, pinned (if the table exists), or inferred from a sample.
+
+        A table that does not exist yet has the columns that the settings fix (`fixed_columns`), so that a stream can
+        wait for it. Such a stream lacks the columns that a transform adds. Raises `NotFoundError` if the settings do
+        not fix the columns.
+        """
         reading = self.reading
         source = reading.source
         match reading.read:
@@ -108,21 +114,19 @@ class S3NotifyDataSource(DataSource):
                 changes = reading.read == "changes"
                 try:
                     columns = columns_of(source, snapshot_for(reading))
-                except NotFoundError:
-                    if source.input.schema is None or source.input.column_names == "safe":
+                except NotFoundError as error:
+                    if reading.version is not None or reading.at_ms is not None:
                         raise
-                    ddl = _CHANGES_DDL if changes else _TABLE_DDL
-                    return ddl.format(source.input.schema)  # a stream waits until the table exists
+                    if not (fixed := fixed_columns(source)) or source.input.column_names == "safe":
+                        raise NotFoundError(
+                            f"{error}; or give the option schema, without column_names=safe, and start a stream, "
+                            "which waits for the table"
+                        ) from error
+                    return (_CHANGES_DDL if changes else _TABLE_DDL).format(fixed)
                 return columns_of_changes(columns) if changes else columns
             case "objects":
                 if source.input.schema is not None:
-                    # There is no session here that could parse the schema, so Spark parses it.
-                    more = "".join(
-                        f", `{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
-                        for c in object_columns(source, ())
-                    )
-                    rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
-                    return _DDL.format(source.input.schema + more + rescued)
+                    return _DDL.format(fixed_columns(source))
                 return inferred_schema(reading)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -179,6 +183,24 @@ _TABLE_DDL: Final = "_slot int, _key string, _etag string, _offset bigint, {}"
 _CHANGES_DDL: Final = (
     f"{_TABLE_DDL}, _change_type string, _commit_version bigint, _commit_timestamp timestamp, _reason string"
 )
+
+
+def fixed_columns(source: Source) -> str:
+    """Returns the columns behind the lineage of a source's rows before a transform, as DDL; "" if neither the setting
+    `schema` nor the format fixes them. Pure.
+
+    There is no session here that could parse the setting, so Spark parses the DDL.
+    """
+    declared, fixed = source.input.schema, fixed_schema(source.input.format)
+    if declared is None and fixed is None:
+        return ""
+    data = from_arrow_schema(fixed) if declared is None else ()
+    rescued = from_arrow_schema(pa.schema([RESCUED])) if source.input.mismatches == "rescue" else ()
+    texts = (
+        f"`{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
+        for c in (*data, *object_columns(source, data), *rescued)
+    )
+    return ", ".join([declared, *texts] if declared is not None else texts)
 
 
 def inferred_schema(reading: Reading) -> StructType:

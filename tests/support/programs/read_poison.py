@@ -17,7 +17,7 @@ def main() -> None:
     for name, make in {**TEXTS, **FILES}.items():
         form, body = format_of(name, "auto"), make()
         assert form is not None
-        infer((form, schema) for schema in form.schemas(BytesInMemory(body), name, "utf-8"))
+        infer(form.schemas(BytesInMemory(body), name, "utf-8"))
         for inferred in (False, True):
             for rescue in (False, True):
                 target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)

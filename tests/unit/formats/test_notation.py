@@ -51,7 +51,7 @@ def take(
 
 
 def inferred(form: Format, body: bytes) -> dict[str, str]:
-    found = inference.infer((form, schema) for schema in form.schemas(BytesInMemory(body), "k", "utf-8"))
+    found = inference.infer(form.schemas(BytesInMemory(body), "k", "utf-8"))
     assert found is not None
     return {column.name: str(column.type) for column in found}
 

@@ -181,7 +181,7 @@ def test_an_inferred_schema_rejects_values_that_python_cannot_hold(place: str) -
         assert {fmt for _, fmt, _ in files} == {"parquet", "orc", *(["avro"] if place != "map key" else [])}
         for name, fmt, body in files:
             form = FORMATS[fmt]
-            schema = infer((form, found) for found in form.schemas(BytesInMemory(body), "k", "utf-8"))
+            schema = infer(form.schemas(BytesInMemory(body), "k", "utf-8"))
             assert schema is not None, (name, fmt)
             for rescue in (False, True):
                 found = ends(body, fmt, schema, inferred=True, rescue=rescue)

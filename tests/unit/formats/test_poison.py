@@ -83,7 +83,7 @@ def test_inference_next_to_a_bad_object_works(name: str) -> None:
     """The inferred schema has the columns of the good object, and nothing raises an error."""
     form = form_of(name)
     schemas = [
-        (form, schema)
+        schema
         for body in (good_of(form), CORPUS[name])
         for schema in form.schemas(BytesInMemory(body), name, "utf-8")
     ]

@@ -161,6 +161,13 @@ def test_a_slot_with_unknown_fields_waits_for_a_schema_that_has_them():
     assert settled(planned(), outcomes, FACTS).round is not None
 
 
+def test_a_slot_reports_all_its_unknown_fields():
+    """Otherwise the types of new columns depend on the fields that are reported first."""
+    fields = tuple(f"{number:02}" for number in range(50))
+    found = settled(planned(), {"k": read(new_fields=fields)}, replace(FACTS, evolving=True))
+    assert found.new_fields == fields
+
+
 def test_more_unforeseen_errors_than_the_limit_are_not_quarantined():
     """More errors than the limit show a defect of the code, not of the objects."""
     outcomes = {f"k{n:04}": failed(trace="Traceback") for n in range(MAX_UNFORESEEN + 2)}
