@@ -225,4 +225,4 @@ def _print_capabilities(found: "Capabilities") -> None:
     print_table(("Check", "Result"), rows)
     # If the store is unusable, the error below names the problems.
     for problem in found.problems if found.mode != "unusable" else ():
-        _say(f"- {problem}")
+        _say(f"- {problem} (the platform does not need it here)")

@@ -219,13 +219,25 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         behind = f", {counted(each.behind, 'version')} behind" if each.behind else ""
         as_of = f"as of version {each.version}" if each.version >= 0 else "not made yet"
         yield f"{each.asset}: {each.rows:,} rows, {as_of}{behind}"
+    yield from _old_slots(one)
+    yield from _failing(one)
+
+
+def _old_slots(one: "SourceStatus") -> Iterator[str]:
+    """Lines about slots whose rows have to be made again."""
     for table, stale in one.stale.items():
         if stale:
             command = f"s3notify backfill {one.name} --stale"
             how = command if table == one.name else f"job {one.name}_backfill, choose: stale"
             are = f"{counted(stale, 'slot')} of {table} {'is' if stale == 1 else 'are'}"
             yield f"{one.name}: {are} stale, made by other code: {how}"
-    yield from _failing(one)
+    for table, count in one.behind.items():
+        if count:
+            yield (
+                f"{one.name}: {counted(count, 'slot')} of {table} {'lacks' if count == 1 else 'lack'} the newest "
+                f"rows: the sensor {one.name}_slot_automation requests failed slots again every ten minutes, and the "
+                "failed run names the reason"
+            )
 
 
 def _running(one: "SourceStatus") -> Iterator[str]:

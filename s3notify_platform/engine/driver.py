@@ -31,6 +31,7 @@ from s3notify_platform.kernel.errors import OUTAGES
 from s3notify_platform.kernel.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.kernel.texts import counted
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.notification_queue.segments import Segment, committed_in
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
@@ -281,11 +282,11 @@ class _Round:
         done = sum(each.objects for each in ingest.state.result.slots.values())
         size = sum(split.version.size for p in busy for split in p.changes.read)
         text = (
-            f"reading {reading} objects of {len(busy)} slots, {size / 1e6:.1f} MB, "
+            f"reading {counted(reading, 'object')} of {counted(len(busy), 'slot')}, {size / 1e6:.1f} MB, "
             f"{sum(len(p.changes.gone) for p in busy)} to withdraw"
         )
         if wanted > reading:
-            text = f"{text}; {wanted - reading} objects wait for the next rounds"
+            text = f"{text}; the next rounds read {counted(wanted - reading, 'object')}"
             if done:
                 seconds = (ingest.clock.monotonic() - self.started) / done * wanted
                 text = f"{text}, about {seconds / 60:.1f} minutes to go"

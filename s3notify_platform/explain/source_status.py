@@ -143,7 +143,8 @@ class SourceStatus:
     `version`: the newest version of the table, or -1 without a table. `files` and `bytes`: the number and the size of
     the files with rows and rejects. `without_records`: the number of objects with bytes, but neither rows nor rejects.
     `stale`: the number of slots whose rows another code version made, by the name of the table. Tables whose code
-    version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of the source's
+    version is unknown are left out of `stale`. `behind`: the number of slots that lack the newest rows of the source,
+    by the name of the slot asset. `queue`: the source's topic. `topics`: the other topics of the source's
     queue. `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
     `following`: derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's
     batches are known only with a Dagster instance. Without an instance, `failures` has only the failures in `s3notify
@@ -167,6 +168,7 @@ class SourceStatus:
     failing_objects: int = 0
     pending_objects: int = 0
     stale: Mapping[str, int] = field(default_factory=dict)
+    behind: Mapping[str, int] = field(default_factory=dict)
     queue: TopicStats | None = None
     topics: tuple[TopicStats, ...] = ()
     rescan: int = 0
@@ -242,6 +244,7 @@ class SourceLook:
         created = self._times.of(reader, facts.generations)
         sensor = self._sensor()
         failures = _failures(sensor, backlog.failed, now_ms)
+        of_code = facts.of_code(self.source, self._codes)
         return SourceStatus(
             name=self.source.name,
             place=self.place,
@@ -256,7 +259,8 @@ class SourceLook:
             without_records=facts.total(lambda slot: slot.without_records),
             failing_objects=facts.total(lambda slot: slot.failing),
             pending_objects=facts.total(lambda slot: slot.pending),
-            stale=facts.stale(self.source, self._codes),
+            stale={name: each.stale for name, each in of_code.items()},
+            behind={name: each.behind for name, each in of_code.items() if name != self.source.name},
             queue=topics.pop(self.source.name, None),
             topics=tuple(topics.values()),
             rescan=len(backlog.slots),

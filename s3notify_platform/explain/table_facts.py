@@ -10,8 +10,17 @@ from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFacts:
+    """The slots of a table that have to be made again. `stale`: another version of the code made their rows. `behind`:
+    slots of a slot asset that lack the newest rows of the source, because a run failed or has not ended yet.
+    """
+
+    stale: int = 0
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +58,29 @@ class TableFacts:
         """Adds up `number` over all slots."""
         return sum(map(number, self.slots.values()))
 
-    def stale(self, source: Source, codes: Mapping[str, str]) -> dict[str, int]:
-        """The number of slots whose rows another code version made, by the name of the table.
+    def of_code(self, source: Source, codes: Mapping[str, str]) -> dict[str, CodeFacts]:
+        """How many slots of the source's table, and of its slot assets, have to be made again, by the name of the
+        table.
 
         `codes`: the code versions of the source and of its slot assets. A table that cannot be read is left out,
         because an error of a slot asset is no error of the source. Each slot asset costs the requests of
         `LogTable.newest`.
         """
-        found: dict[str, int] = {}
+        found: dict[str, CodeFacts] = {}
         for name, code in codes.items():
             if name == source.name:
-                found[name] = sum(facts.is_stale(code) for facts in self.slots.values())
-            else:
-                with suppress(S3NotifyError):
-                    found[name] = len(stale_slots(source.location.table(name), code))
+                found[name] = CodeFacts(stale=sum(facts.is_stale(code) for facts in self.slots.values()))
+                continue
+            with suppress(S3NotifyError):
+                table = source.location.table(name).newest()
+                made = table.manifest.slots if isinstance(table, Snapshot) else {}
+                found[name] = CodeFacts(
+                    stale=sum(facts.is_stale(code) for facts in made.values()) if code else 0,
+                    behind=sum(
+                        slot not in made or made[slot].source < facts.generation
+                        for slot, facts in self.slots.items()
+                    ),
+                )
         return found
 
     def map(

@@ -29,7 +29,7 @@ from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.quarantined import Choice, Retried, retry
 from s3notify_platform.table.reread import changed_last_by
 from s3notify_platform.table.retype import HOLDER, Doubts, Wanted, concerned, doubts_of, retyped
-from s3notify_platform.table.schema_change import SchemaChange
+from s3notify_platform.table.schema_change import SchemaChange, contradictions
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.type_changes import ddl
 
@@ -66,7 +66,8 @@ class SetTypes:
         packs = [pack.size for pack in base.packs.values()] if change.columns else []
         again = _Again.of(table, base, doubts, change)
         retried = self._retry(table, store, change, dry_run=True)
-        return self._report(change, again, retried, (len(packs), sum(packs)))
+        assets = self._slot_assets_with(store)
+        return self._report(change, again, retried, (len(packs), sum(packs)), assets)
 
     def run(self) -> Report:
         """See `Task`."""
@@ -86,7 +87,8 @@ class SetTypes:
             for _ in self.track(_reading(table, left, table.committer.clock), left, "reading again"):
                 pass
         became = done.snapshot.version if isinstance(done, Committed) else None
-        return self._report(change, again, retried, (made.packs, 0), became=became, done=True)
+        assets = self._slot_assets_with(store)
+        return self._report(change, again, retried, (made.packs, 0), assets, became=became, done=True)
 
     def _waiting(self, table: LogTable, store: ObjectStore, snapshot: Snapshot) -> set[Slot]:
         """Returns the slots that need a batch because of this change, even if an earlier run committed the change: the
@@ -139,12 +141,26 @@ class SetTypes:
         signals = self.location.slot_signals(store)
         return retry(table, self.location.all_slots(), signals, choice, dry_run=dry_run)
 
+    def _slot_assets_with(self, store: ObjectStore) -> list[str]:
+        """The slot assets whose tables have one of these columns with another type. Cost: the requests of
+        `slot_assets`, and of `LogTable.newest` for each slot asset.
+        """
+        found: list[str] = []
+        for asset in () if self.asset is not None else slot_assets(self.location, store):
+            newest = self.location.table(asset, store=store).newest()
+            if isinstance(newest, Snapshot) and any(
+                contradictions(newest.metadata.schema, self._wanted.columns)
+            ):
+                found.append(asset)
+        return found
+
     def _report(
         self,
         change: SchemaChange,
         again: "_Again",
         retried: Retried,
         packs: tuple[int, int],
+        assets: Sequence[str],
         *,
         became: int | None = None,
         done: bool = False,
@@ -170,6 +186,11 @@ class SetTypes:
                 f"the next batch reads {retried.objects} objects again: {retried.records} of their records are in "
                 "quarantine for these columns"
             )
+        lines += [
+            f"slot asset {asset} has such a column, too: if it gets the column from the source, its batches fail until "
+            f"you run `s3notify schema set {self.location.name} '{self.columns}' --asset {asset}`"
+            for asset in assets
+        ]
         if not change.every:
             lines.append("the columns already have these types")
         if became is not None:
@@ -186,6 +207,7 @@ class SetTypes:
             "rows": again.rows,
             "retried": retried.objects,
             "records": retried.records,
+            "slot_assets": [*assets],
             "became": became,
         }
         return Report(lines=tuple(lines), document=document, nothing=not change.every and not retried.objects)

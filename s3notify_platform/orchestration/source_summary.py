@@ -8,7 +8,7 @@ log cannot be erased.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -150,7 +150,10 @@ class SourceNow:
             "slots_in_flight": len(slots.in_flight),
             "slots_failing": len(slots.failing),
             **{
-                f"slots_stale_{table}": count for table, count in facts.stale(self.source, self.codes).items()
+                f"slots_{what}_{table}": count
+                for table, each in facts.of_code(self.source, self.codes).items()
+                for what, count in asdict(each).items()
+                if what == "stale" or table != self.source.name
             },
             "quarantine_rejected_records": facts.total(lambda slot: slot.rejects),
             "quarantine_failing_objects": facts.total(lambda slot: slot.failing),

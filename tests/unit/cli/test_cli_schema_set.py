@@ -297,6 +297,22 @@ def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
     assert [*watcher.poll().changed] == [1]
 
 
+def test_slot_assets_that_need_the_same_change_are_named(place: Place, run: Run) -> None:
+    """Otherwise the slot asset's batches would fail, and the user would not know beforehand."""
+    rows = pa.table({"_slot": pa.array([1], pa.int32()), "a": [1]})
+    derive(place.source, "daily", rows, {Slot(1): 1})
+    derive(place.source, "other", rows.rename_columns(["_slot", "count"]), {Slot(1): 1})
+    command = "`s3notify schema set orders 'a string' --asset daily`"
+    for how in ("--dry-run", "--yes"):
+        said = " ".join(run("schema", "set", "orders", "a string", how).output.split())
+        assert f"from the source, its batches fail until you run {command}" in said
+        assert "slot asset daily has such a column, too" in said
+        assert "slot asset other" not in said
+    assert of(run("schema", "set", "orders", "a string", "--yes", "--json"))["slot_assets"] == ["daily"]
+    of(run("schema", "set", "orders", "a string", "--asset", "daily", "--yes", "--json"))
+    assert of(run("schema", "set", "orders", "a string", "--yes", "--json"))["slot_assets"] == []
+
+
 @pytest.mark.parametrize("asset", ["orders_latest", "orders_clustered"])
 def test_tables_that_follow_the_source_keep_its_types(place: Place, run: Run, asset: str) -> None:
     """Otherwise the next batch would silently rebuild the table with the source's type."""

@@ -69,10 +69,10 @@ def test_a_run_reports_its_progress(ministack: S3Server) -> None:
     ingest = place.ingest()
     ingest.progress = said.append
     ingest.run(place.source.location.all_slots(), batch="1")
-    first, second, third = (text for text in said if text.startswith("reading 1 objects of 1 slots"))
-    assert first.endswith("; 2 objects wait for the next rounds")
-    assert re.search(r"; 1 objects wait for the next rounds, about [0-9.]+ minutes to go$", second)
-    assert "wait" not in third
+    first, second, third = (text for text in said if text.startswith("reading 1 object of 1 slot,"))
+    assert first.endswith("; the next rounds read 2 objects")
+    assert re.search(r"; the next rounds read 1 object, about [0-9.]+ minutes to go$", second)
+    assert "next" not in third
     counts = ingest.result().counts()
     assert (counts["objects"], counts["rows"], counts["slots_committed"], counts["batches"]) == (3, 3, 1, 1)
 

@@ -375,10 +375,14 @@ def test_stale_slots_are_counted_by_table(
     shown = " ".join(run(columns=200).stdout.split())
     assert "1 slot of orders is stale, made by other code: s3notify backfill orders --stale" in shown
     assert "2 slots of paid are stale, made by other code: job orders_backfill, choose: stale" in shown
-    assert "of daily" not in shown
+    behind = {"paid": 0, "daily": 1}
+    assert json.loads(run("--json").stdout)[0]["behind"] == behind
+    assert "1 slot of daily lacks the newest rows: the sensor orders_slot_automation requests" in shown
+    assert "of paid lack" not in shown
     derive(source, "paid", rows, {SLOT: 2}, code="v1")
     commit(source, rows=7, etag="2", code=fingerprint("stale_defs.clean"))
     assert json.loads(run("--json").stdout)[0]["stale"] == now | {"orders": 0, "paid": 1}
+    assert json.loads(run("--json").stdout)[0]["behind"] == behind | {"paid": 0}, "made from version 2"
 
 
 @pytest.mark.server
