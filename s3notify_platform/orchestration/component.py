@@ -48,6 +48,9 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
 
     Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill; services, if the YAML has
     inlets or delivery), the sensors (polling, upkeep), and the checks.
+
+    `dg scaffold defs` takes the options --bucket, --prefix, --name, --region and --endpoint-url. `s3notify guide
+    options` explains all settings of the YAML.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
