@@ -92,12 +92,17 @@ class SetTypes:
 
     def _waiting(self, table: LogTable, store: ObjectStore, snapshot: Snapshot) -> set[Slot]:
         """Returns the slots that need a batch because of this change, even if an earlier run committed the change: the
-        slots of a slot asset that must be made again, slots with objects to read again, and slots whose values have
-        changed for slot assets.
+        slots of a slot asset that lack the newest rows of the source, slots with objects to read again, and slots whose
+        values have changed for slot assets.
         """
         slots = snapshot.manifest.slots
         if self.asset is not None:
-            return {slot for slot, facts in slots.items() if facts.generation and not facts.source}
+            newest = self._newest(self.location.table(store=store)).manifest.slots
+            return {
+                slot
+                for slot, facts in newest.items()
+                if snapshot.manifest.slot(slot).source < facts.generation
+            }
         waiting = {slot for slot, facts in slots.items() if facts.pending or facts.backfill}
         if any(slot_assets(self.location, store)):
             with_rows = {slot: facts for slot, facts in slots.items() if facts.rows}

@@ -282,19 +282,22 @@ def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
 
 
 def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
-    """Slots with values that do not fit must be computed again. So the command signals the
-    source's slots with the same slot numbers.
+    """Slots with values that do not fit must be computed again, and slots whose batches failed until now. So the
+    command signals the source's slots with the same slot numbers.
     """
-    rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
-    derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})
+    committed = sorted(place.generations())
+    lossy, made, *failed = committed
+    rows = pa.table({"_slot": pa.array([lossy, made], pa.int32()), "a": [10**17, 1]})
+    derive(place.source, "daily", rows, {lossy: 1, made: 1})
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()
     done = of(run("schema", "set", "orders", "a decimal(18,2)", "--asset", "daily", "--yes", "--json"))
     assert (done["slots"], done["objects"]) == (1, 0)
     assert of(run("table", "check", "orders", "--asset", "daily", "--json"))["ok"]
     facts = place.source.table("daily").newest().manifest.slots
-    assert [facts[Slot(number)].source for number in (1, 2)] == [0, 1]
-    assert [*watcher.poll().changed] == [1]
+    assert [facts[slot].source for slot in (lossy, made)] == [0, 1]
+    assert failed
+    assert sorted(watcher.poll().changed) == [lossy, *failed]
 
 
 def test_slot_assets_that_need_the_same_change_are_named(place: Place, run: Run) -> None:
