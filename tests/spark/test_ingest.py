@@ -206,6 +206,8 @@ def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
     """A bad record must not stop other records. A bad record must be in quarantine until its object is overwritten or
     deleted.
     """
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()  # from now on, id is an integer
     lake.put("a.jsonl", b'{"id": 1}\nnot json\n{"id": "x"}\n{"id": 4}\n')
     lake.put("b.jsonl", b"{\n")
     lake.put("c.jsonl", b'{"id": 5}\n[]')

@@ -8,7 +8,7 @@ import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.formats.inference import new_fields
+from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.protocols.source_enumerator import ObjectState
@@ -157,7 +157,7 @@ def test_new_fields_in_values_of_maps_are_found(fmt: str) -> None:
     assert [row["id"] for _, _, row in rows] == [0, 1, 3]
     assert "field 'm.value.y' is not in the schema" in one.reason
     assert [parsed.unnamed for parsed in seen] == [{0: {"m.value.y": 1}}] * 3
-    wider = new_fields(seen[-1].new_fields, FORMATS[fmt])
+    wider = infer(seen[-1].new_fields)
     assert wider is not None
     assert wider.field("m").type == maps("x", "y")
     grown = pa.schema([("id", pa.int64()), ("m", maps("x", "y"))])
