@@ -55,7 +55,7 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
 
 
 def _place(source: ConfiguredSource) -> str:
-    """The folder of the source's YAML; the source in its file, if the file or the folder may hold other definitions."""
+    """The folder of the source's YAML. If folder or YAML may hold other definitions: the source and the file."""
     folder = source.file.parent
     alone = [*folder.iterdir()] == [source.file] and "\n---" not in source.file.read_text("utf-8")
     return f"{folder}/" if alone and folder != source.folder else f"the source from {source.file}"

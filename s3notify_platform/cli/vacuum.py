@@ -23,8 +23,10 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 @dry_run_option
 @json_option
 def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool, as_json: bool) -> None:
-    """Delete versions that are older than --days, and files that no other version needs: of source NAME's table, slot
-    assets, newest rows and clustered rows, or only of --asset.
+    """Delete versions that are older than --days, and files that no other version needs.
+
+    The command vacuums the table of source NAME, its slot assets, newest rows and clustered rows; with --asset, only
+    the table of that asset.
 
     Deleted versions can no longer be read. A vacuum deletes a version only if an earlier vacuum has found the
     checkpoint after that version, so run this command regularly. Safe beside running batches. Do not vacuum the table

@@ -155,7 +155,7 @@ _SPARK_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType | Non
 
 
 def _filled(kind: pa.DataType) -> pa.DataType:
-    """Returns the type with a string in place of null, and in each struct without fields: Parquet has neither."""
+    """Replaces null by string, and adds a string field to each struct without fields: Parquet has neither."""
     if pa.types.is_struct(kind):
         parts = [pa.field(part.name, _filled(part.type)) for part in kind]
         return pa.struct(parts or [pa.field("_", pa.string())])

@@ -22,7 +22,8 @@ _NOTED: Final[WeakKeyDictionary[Any, _Tables]] = WeakKeyDictionary()
 
 
 def note_tables(context: dg.InputContext, source: Source) -> None:
-    """Notes the newest versions of the tables of the step's partitioned assets, at the first input of `source`.
+    """For each partitioned asset of the step, notes the newest version of its table, when the step loads its first
+    input from `source`.
 
     Cost: the requests of `LogTable.newest` for each asset of the step; none for an asset without partitions.
     """

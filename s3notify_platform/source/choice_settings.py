@@ -11,8 +11,8 @@ class ChoiceSettings:
     """The settings that decide if a source reads an object, and if the rows stay after the object's deletion.
 
     `Source.choice`, `Source.own` and `Input.stays` use these settings. `s3notify explain` has an option for each of
-    them, because its verdict depends on them. `Choice` has a reason for each of them, except `on_delete`. A condition
-    on more than the key is also in `Choice.needs_meta` and `Choice.among`.
+    them, because its verdict depends on them. `Choice` has a reason for each of them, except `on_delete`.
+    `Choice.needs_meta` and `Choice.among` also contain each condition that needs more than an object's key.
     """
 
     prefix: Annotated[

@@ -115,7 +115,8 @@ class ContinuousIngest:
         backoff and reports to `progress`. With `every_seconds` None, raises the error instead. Also raises Spark's
         errors if Spark no longer works, and errors that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests and `take`'s.
+        Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and
+        the requests of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None

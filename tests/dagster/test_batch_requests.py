@@ -27,7 +27,7 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 TIMED = ("/queue/topics/", f"/{HEARTBEATS}/")
-"""Parts of the paths of requests that a process repeats after some time."""
+"""Processes repeat some requests after some time. The path of such a request contains one of these texts."""
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:

@@ -1,4 +1,4 @@
-"""Direct delivery: changes are sent to topics that are not persistent by the process that announces them.
+"""Direct delivery: the process that announces a change also sends it to the topics that are not persistent.
 
     PUT of the object ──► entries of persistent topics, signals ──► direct delivery ──► the call returns
 

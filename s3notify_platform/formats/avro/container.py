@@ -336,7 +336,8 @@ class _Batch:
             raise UnreadableError(f"more than {MAX_ROW_GROUP_CELLS} values of fields that are always null")
         if len(block.records) > header.block_bytes:
             raise UnreadableError(
-                f"a block of {len(block.records)} bytes whose records have fields without bytes"
+                f"a block of {len(block.records)} bytes is too large: at most {header.block_bytes} are allowed, "
+                "because some fields of its records take no bytes"
             )
         error = ""
         try:

@@ -110,11 +110,10 @@ class Shards:
         """Edits a segment, again after each conflict. Returns None if the segment does not exist. Does not write an
         unchanged segment.
 
-        `known`: the segment as the caller last read or wrote it. Returns the result of the edit that was certainly
-        applied. After a lost answer, the function `edit` may find that its work is done. Then the result does not
-        contain this work, as if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2
-        requests for each conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment
-        again.
+        `known`: the segment as the caller last read or wrote it. Returns the result of the last call of `edit`. After a
+        lost answer, the function `edit` may find that its work is done. Then the result does not contain this work, as
+        if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for each
+        conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None

@@ -40,8 +40,8 @@ class TopicSettings:
     shards: Annotated[
         int,
         About(
-            "Shares of the load: use more for more concurrent writers. One worker delivers each shard; cannot be "
-            "changed",
+            "Parts of the queue that share the load: many concurrent writers need many shards. One worker delivers "
+            "each shard; cannot be changed",
             unit="shards",
             minimum=1,
             maximum=SHARDS_MAX,

@@ -2,8 +2,8 @@
 
 Balanced: without a `previous` assignment, the largest load is the least that contiguous ranges allow (`best`). With a
 previous assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound,
-the result is one in which the fewest slots change their reader. The price is less even loads. A new reader may get few
-slots, if the loads of the other readers were already within the bound.
+the result is one in which the fewest slots change their reader. In return, the loads are less equal. A new reader may
+get few slots, if the loads of the other readers were already within the bound.
 
 The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins. Two
 facts make the exact search possible. First, readers that keep any slot stay in their old order: if two readers swapped

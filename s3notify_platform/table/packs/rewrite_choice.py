@@ -78,10 +78,10 @@ def plan_round(
 ) -> RoundPlan:
     """Returns the plan of a round for the live packs. The round withdraws the rows of the objects in `leaving`.
 
-    `vectors`: True if deletion vectors hide the leaving rows of packs that the round does not rewrite for another
-    reason. `budget`: see `compaction`. `fresh`: the paths of packs that earlier changes of the same version add. The
-    round withdraws rows from these packs, but does not merge these packs. A merge changes no data, so readers of the
-    version's changes would miss the new rows in a merged pack.
+    `vectors`: True if deletion vectors hide the withdrawn rows. Packs that are merged anyway are rewritten without
+    these rows instead. `budget`: see `compaction`. `fresh`: the paths of packs that earlier changes of the same version
+    add. The round withdraws rows from these packs, but does not merge these packs. A merge changes no data, so readers
+    of the version's changes would miss the new rows in a merged pack.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)

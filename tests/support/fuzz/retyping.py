@@ -1,8 +1,8 @@
 """Changes the types of columns while all other processes continue. The module also has the model of the values that a
 JSON row may have in these columns.
 
-After all work is done, a row exists if the types of its columns can hold the values in its object. Before all work is
-done, a value may be null if an earlier type could not hold it, until the object is read again.
+After all work is done, a row exists if the types of its columns can hold the values in its object. Until then, a value
+that an earlier type could not hold may be null. A new read of the object restores the value.
 """
 
 import os

@@ -70,7 +70,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def signals(bucket: S3Config, slots: Mapping[str, int]) -> None:
-    """Fails unless exactly the slots of `KEYS` are signalled, as numbered by `slots`."""
+    """Asserts that each source signalled only the slot of its key. `slots`: the slot count of each source."""
     for name, count in slots.items():
         prefix = f"_s3notify/{name}/keyspace/"
         found = {meta.key.removeprefix(prefix) for meta in list_all(S3ObjectStore(bucket), prefix)}

@@ -72,7 +72,7 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
 def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
     """The run's process ended before the first heartbeat.
 
-    A slow start is not a failure, and a queued run is not failed.
+    The scheduler reports neither a slowly starting run nor a queued run as failed.
     """
     world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
     world.publish(1)
