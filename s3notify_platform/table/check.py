@@ -5,8 +5,8 @@ The check covers these points, for rows and for rejects:
     - Each version follows the version before it.
     - Each file that the snapshot names exists, and has as many rows as the log says.
     - Each object has as many rows as its state says. The rows have the ETag that the state says, and are in packs with
-      the labels that the state says. No record has two rows, unless a transform made the rows: a transform may make
-      several rows of one record. No record has rejects in two packs.
+      the labels that the state says. Each record has at most one row, but a transform may make several rows of one
+      record. All rejects of a record are in one pack.
     - The counts of each slot are the sums over the states of the slot's objects.
 
 Clustered tables, and the tables of slot assets, have no states. Each slot of a slot asset must have as many rows as the
@@ -92,7 +92,8 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
     for group in track(groups, len(groups), "checking slots"):
         transformed = {slot for slot in group if snapshot.manifest.slot(slot).transformed}
         rows = _objects(data, snapshot.packs.values(), group, transformed, problems, once=True)
-        # One pack may have several rejects of a record, like the reject with the number of those that are not kept.
+        # A pack may have several rejects of a record. For example, one reject has the number of rejects that are not
+        # kept.
         rejects = _objects(quarantine, snapshot.manifest.rejects, group, (), problems, once=False)
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
@@ -188,7 +189,7 @@ def _objects(
 ) -> _Objects:
     """Counts the rows of these slots. Adds repeated records to `problems`, except in `transformed` slots.
 
-    `once`: True if a record may not be repeated within a pack either.
+    `once`: True if a record that is repeated within one pack is a problem, too.
     """
     wanted = np.array(slots, dtype=np.int64)
     found = _Objects(counts=Counter(), etags={}, labels={})
@@ -211,7 +212,9 @@ def _objects(
 def _count(
     rows: pa.Table, pack: Add, found: _Objects, seen: dict[tuple[str, int], str]
 ) -> Iterator[tuple[int, str, int, bool]]:
-    """Counts rows of a pack. Yields slot, key and offset of each repeated record, and True if another pack has it."""
+    """Counts rows of a pack. Yields slot, key and offset of each repeated record, and True if the first row is in
+    another pack.
+    """
     for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
         if (first := seen.get((key, offset))) is None:
             seen[key, offset] = pack.path

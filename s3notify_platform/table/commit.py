@@ -19,9 +19,9 @@ Invariants
     - Each attempt has a new `n`. So if a version in the log has this `n`, this attempt created the version.
     - No version is created below the newest version. Without a check, a process that slept while vacuum cut the log
       (removed old versions) could create one of the removed versions again. So no commit builds on a snapshot that is
-      older than half of `MAX_RUN_SECONDS`. If a version was written after this time, it counts only if there is no
-      newer checkpoint and no newer known version. Otherwise the writer plans its change again. The new plan shows
-      whether the change was committed.
+      older than half of `MAX_RUN_SECONDS`. If the snapshot reaches this age during the write, the version counts only
+      if there is no newer checkpoint and no newer known version. Otherwise the writer plans its change again. The new
+      plan shows whether the change was committed.
     - If `known` has another `n` for a writer's version, another writer has replaced this version. A version can be
       replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
@@ -258,7 +258,7 @@ class Committer:
                     if proposal and each is not group[-1]:
                         self._put_all(proposal.files)  # the next change may read these files
                     each.proposal = proposal
-                except Exception as error:  # noqa: BLE001 - it is the result of this change alone
+                except Exception as error:  # noqa: BLE001 - the error is the result of this change alone
                     each.failed = error
             if each.proposal is not None:
                 current = applied(current, each.proposal, version=base.version + 1, number=number)

@@ -12,8 +12,8 @@ made again.
 | made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |
 | made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
 | changed a slot of the round, and the round's source version is unknown | leaves out this slot, as a conflict |
-| erased an object of a slot of the round, and did not make the slot since | leaves out this slot, as a conflict |
-| erased an object that is in one of the round's packs | leaves out the slots of that pack, too, if it was deleted |
+| erased an object in a slot of the round, and did not make the slot later | leaves out this slot, as a conflict |
+| erased an object that is in one of the round's packs | leaves out that pack's slots, too, if the pack was deleted |
 | merged or replaced a pack that has rows of the round's slots | removes these rows from the new packs |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows, as a conflict |
@@ -21,8 +21,8 @@ made again.
 | is another engine whose version is accepted (OPTIMIZE) | removes its slots' rows from the engine's packs, too |
 | is another engine whose version is refused (`delta.log_state`) | fails with an error, as every writer does |
 
-If the source version is unknown, changes of a slot count from the moment before the inputs of the rows were read
-(`Replacement.since`).
+If the source version is unknown, a slot counts as changed if another writer changed it after the version
+`Replacement.since`. The inputs of the rows were read after this version.
 
 Packs are small (`DERIVED`). So the replacement of one slot writes at most `MAX_OTHERS` bytes besides the slot's own
 rows. These bytes are rows of other slots in the same packs, and rows of merged packs. A batch may write this number of
@@ -66,7 +66,7 @@ CHANGED: Final = f"{CONFLICT}: run this slot again"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlot:
     """The new rows of a slot. `rows`: the number of these rows. `source`: the version of the source's table from which
-    the rows were made; None if this version is unknown. The manifest then has version 0.
+    the rows were made, or None if this version is unknown. The manifest then has version 0.
     """
 
     rows: int
@@ -80,8 +80,8 @@ class Replacement:
     commits this change.
 
     `rows`: the packs with these rows. The packs are already stored, and their label is `base.version` + 1. `since`: the
-    version of the derived table before the inputs of these rows were read; 0: the table was begun later; None: the
-    version of `base`. A slot that another writer has changed after this version may have rows from newer inputs. The
+    version of the derived table before the inputs of these rows were read (0: the table was begun later; None: the
+    version of `base`). A slot that another writer has changed after this version may have rows from newer inputs. The
     other fields are as in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has
     already committed. `dropped` has the other slots that were left out, with reasons.
     """

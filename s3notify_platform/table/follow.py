@@ -56,9 +56,9 @@ from s3notify_platform.table.versions import snapshot_of
 STEP_OBJECTS: Final = 100_000
 FOLLOW_STEP_BYTES: Final = 256 << 20
 STEP_MEMORY_BYTES: Final = 2 << 30
-"""The limits of one step: the number of changed objects, the number of bytes that these objects add, and approximately
-the number of bytes of memory for the added rows, and for the rows that left. If a single version of the source exceeds
-a limit, the derived table is rebuilt.
+"""The limits of one step: the number of changed objects, the number of bytes that these objects add, and the
+approximate memory in bytes. The limit of memory holds separately for the added rows and for the rows that left. If a
+single version of the source exceeds a limit, the derived table is rebuilt.
 """
 
 CONFLICTS: Final = 6
@@ -71,7 +71,7 @@ class Step:
 
     After the change, the table has the rows of `target`, a snapshot of `source`. `columns`: the columns of `target`.
     `metadata`, `protocol`: the new values for the table, or None if they stay unchanged. `note`: data for the history.
-    `memory`: the number of bytes of memory that the added rows may take, and also the rows that left.
+    `memory`: the limit of memory in bytes, separately for the added rows and for the rows that left.
     """
 
     table: LogTable
@@ -371,7 +371,7 @@ class FollowingTable:
         return replace(found, id=held.table, configuration=properties), protocol
 
     def _until(self, since: int, now: int) -> int:
-        """Returns the last version of the source whose changes the next step takes, by the sizes in the log."""
+        """Returns the version of the source to which the next step advances the table, by the sizes in the log."""
         objects, size, last = 0, 0, since
         for version, more_objects, more_bytes in sizes_of(self.source.reader, since, now):
             objects, size = objects + more_objects, size + more_bytes

@@ -39,7 +39,7 @@ RESTARTS: Final = 2
 (`KnownRecord.hold`)."""
 
 HOLD_SECONDS: Final = 600.0
-"""Longest time that writers wait for a command which does not hold the table again: it was killed."""
+"""The longest wait for a command after its last `hold`. Then the command counts as killed."""
 
 PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
@@ -101,10 +101,11 @@ class Known:
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
     bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: the
-    newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `refused`: a
-    listing lacked too many objects, and no later listing of all slots has shown them (`withdrawal_guard`). `rewriting`:
-    `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table
-    while other writers wait, since `held_ms`, or "" (see `holder`).
+    newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `refused`: True
+    if a listing lacked too many objects, and no later listing of all slots has shown these objects
+    (`withdrawal_guard`). `rewriting`: True if `migrate` is removing the former table's objects. `held`: the command
+    (`s3notify {held}`) for which other writers wait, or "" (see `holder`). `held_ms`: the time of the command's last
+    `hold`.
     """
 
     table: str
@@ -151,7 +152,7 @@ class Known:
         """Returns the command for which other writers wait, or "".
 
         A killed command holds the table for `HOLD_SECONDS` at most. Wall clocks are enough: the conditional write of
-        the version protects the table, and `held` only lets the command win it.
+        the version protects the table, and `held` only helps the command to be the first writer.
         """
         return self.held if abs(now_ms - self.held_ms) < HOLD_SECONDS * 1000 else ""
 

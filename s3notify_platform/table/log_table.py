@@ -120,9 +120,9 @@ def table_of(
     """Returns a table of this layout. No request.
 
     `leases`: True if `commits` works by leases, which other engines ignore. `vectors`: True if deletion vectors hide
-    withdrawn rows. `restore`: the command that accepts a loss of versions; error messages name it. `mirror`: the name
-    of the mirror that shows the table in another catalog or format (`mirrors`). `url`: the URL of the table, for the
-    mirror.
+    withdrawn rows. `restore`: the command that accepts a loss of versions. Error messages name this command. `mirror`:
+    the name of the mirror that shows the table in another catalog or format (`mirrors`). `url`: the URL of the table,
+    for the mirror.
     """
     memory = memory or SnapshotMemory()
     reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)

@@ -72,9 +72,9 @@ def open_table(
     """Returns the table, if it is complete and has this `identity` (None: any). Otherwise raises an error whose message
     says what to do.
 
-    `derived`: the table is made from the source's table, whose identity the caller has compared with the settings. Then
-    this table gets the `identity`, because after a migration the source's table has another identity. Only an existing
-    table with another number of slots is refused.
+    `derived`: True if the table is made from the source's table. The caller has then compared the settings with the
+    identity of the source's table. A migration changes that identity, so a derived table with another identity is not
+    refused, but gets `identity`. Only an existing table with another number of slots is refused.
 
     `expected`: the table's id in a cursor, or in the record of seen signals. `create`: metadata and protocol of version
     0. If `create` is set, a table that never existed is created, with a new `MetaData.id`. `CorruptError`: the log or

@@ -29,7 +29,8 @@ DEFINITION: Final = "s3notify.definition"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The pinned schema, as Spark's JSON. `source`: the parsing schema. `rows`: the table's columns without lineage.
+    """The pinned schema, as Spark's JSON. `source`: the parsing schema. `rows`: the table's columns, except the lineage
+    columns.
 
     `inferred`: True if `source` was inferred from a sample.
     """
@@ -204,9 +205,9 @@ def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
     """Returns the schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
     A field that both schemas have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the
-    field. Spark ignores the case of names. So if a new name differs from another name only in case, the field is left
-    out, or `UsageError` is raised if `strict` is set. If `bounded` is set, fields that would make the schema too large
-    or too deep are left out.
+    field. Spark ignores the case of names. So a new field is left out if its name differs from another name only in
+    case. With `strict`, such a field raises `UsageError` instead. If `bounded` is set, fields that would make the
+    schema too large or too deep are left out.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)

@@ -107,8 +107,9 @@ def next_version(
     adds: list[Add] = []
     removes: list[Remove] = []
     for each in proposals:
-        # If a merged file loses rows in a later proposal, the version removes the files before the merge, and adds the
-        # file after the loss. Then the merge changes data, too: otherwise readers would see the added rows twice.
+        # If a merged file loses rows in a later proposal, the version removes the files that were merged, and adds only
+        # the file without the lost rows. The merge is then marked as a change of data, too. Otherwise readers would see
+        # the added rows twice.
         changes = not live.issuperset(add.id for add in each.adds)
         adds += [
             replace(add, data_change=add.data_change or changes) for add in each.adds if add.id in live - held

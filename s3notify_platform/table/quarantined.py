@@ -97,8 +97,9 @@ EVERYTHING: Final = Choice()
 class ReasonCount:
     """The numbers of records and objects of one slot that are in quarantine for the same reason.
 
-    If counted by key: the numbers of one object. `reason` is then the most frequent of its `reasons` reasons. `key`:
-    one of the objects. `records` is 0 for failing objects.
+    If the entries are counted by key, these are the numbers of one object. This object then has `reasons` different
+    reasons, and `reason` is the most frequent one. `key`: the key of one of the objects. `records` is 0 for failing
+    objects.
     """
 
     slot: Slot
@@ -184,7 +185,8 @@ def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot], by_key: boo
             )
     counted = _counted(table, base, slots, EVERYTHING, by=("_slot", "reason", "_key"))
     again = _is_in(counted, {key for of_slot in pending.values() for key in of_slot}).cast(pa.int64())
-    # The most records first: `first` is then the most frequent reason of a key, and the key with most of them.
+    # The rows are sorted by the number of records, the largest first. So the first row of a key has its most frequent
+    # reason, and the first row of a reason has the key with the most records.
     counted = counted.append_column("waiting", again).sort_by(
         [("records", "descending"), ("_key", "ascending")]
     )

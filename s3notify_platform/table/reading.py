@@ -170,8 +170,8 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """Returns the position in the pack before which `weight` bytes are wanted. The estimate assumes that all slots
-        in the pack's range are equally large.
+        """Returns the position up to which the pack has `weight` wanted bytes. The estimate assumes that all slots in
+        the pack's range are equally large.
         """
         if self.slots is None:
             return int(weight)
@@ -430,7 +430,7 @@ def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBat
     """Makes rows with the columns of `output`: given columns are cast to the types in `output`, and missing columns are
     null.
 
-    Pure. Fields that a struct lacks are null, too. `UsageError`: a value may differ in the type in `output`.
+    Pure. Fields that a struct lacks are null, too. `UsageError`: a cast may change a value.
     """
 
     def column(wanted: pa.Field) -> pa.Array:

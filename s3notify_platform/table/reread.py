@@ -176,7 +176,7 @@ def backfill(
 
 
 def backfilled_keys(facts: SlotFacts, states: Mapping[str, ObjectState]) -> frozenset[str]:
-    """Returns the objects of a slot that a backfill requests, and that have not been read since the request. Pure.
+    """Returns the objects of a slot that must still be read for a backfill. Pure.
 
     `facts.backfill` is the version with the request. Rows that were planned on top of this version, or of a later
     version, have a greater label.

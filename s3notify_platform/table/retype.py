@@ -388,7 +388,8 @@ def _escaped(text: str) -> str:
 
 
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
-    """Finds the objects that batches must read again because of a change on top of this snapshot. Nothing is written.
+    """Finds the objects that batches must read again if the columns get their new types on top of this snapshot.
+    Nothing is written.
 
     Cost: the requests of `reading.read` for the changed columns, or no request if all values can be converted.
     """
@@ -414,7 +415,7 @@ def retyped(
 
     The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or the
     change would lose values. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the
-    call. The caller must signal the slots with requests, even if an earlier call committed the requests.
+    call. The caller must signal the slots that have requests, even if an earlier call committed these requests.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(RETYPE_PASSES):

@@ -47,7 +47,7 @@ CONFLICT: Final = "another run committed the slot first"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """One slot of a round. `changes`: the new states of objects by key; the state of an object that has left is marked
+    """One slot of a round. `changes`: the new states of objects, by key. The state of an object that has left is marked
     as `gone`.
 
     `before`: the earlier states of the objects that had a state. `label`: the label of the slot's new rows.

@@ -102,8 +102,9 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # This version is an erasure, which has deleted the files that the version removes from the table. Only
-            # erased objects lost rows in this version. So the feed searches for later losses in this version's files.
+            # This version is an erasure. The erasure has deleted the files that this version removes from the table.
+            # Only erased objects lost rows in this version. So the feed searches for later losses in this version's
+            # files.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
@@ -230,10 +231,10 @@ class RowChanges:
     """The changes between two versions, as made by `row_changes`. The methods `inserts` and `deletes` divide these
     changes into tasks.
 
-    `came`: the packs that each version added, with the changed objects that existed before this version, and the slots
-    whose rows the version added (None: all slots in the packs). `left`: packs that were live as of the first version,
-    and are no longer live as of the last version. `first`, `last`: for each object that lost rows, the first and the
-    last change that removed rows of the object.
+    `came`: for each version, the packs that it added, the changed objects that existed before it, and the slots whose
+    rows it added (None: all slots in the packs). `left`: packs that were live as of the first version, and are no
+    longer live as of the last version. `first`, `last`: for each object that lost rows, the first and the last change
+    that removed rows of the object.
     """
 
     came: list[tuple[VersionChanges, list[Add], pa.RecordBatch, set[Slot] | None]] = field(

@@ -117,8 +117,8 @@ class LogReader:
     """Reads the log of one table. Thread-safe.
 
     `adopt`: True if versions of other engines that change no data are adopted. Adoption is safe only if commits use no
-    leases. `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions;
-    error messages name it.
+    leases. `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions.
+    Error messages name this command.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class LogReader:
         try:
             found = self._onto(current, self._all_stored(since))
             if self.missing(known, found.version, found.table, found.lineage):
-                # If `known` was read after the list, it may name a version that the list does not have.
+                # `known` may be newer than the list. It may then name a version that the list does not have.
                 found = self.forward(found)
         except OtherLogError:
             return self.open()
@@ -332,8 +332,8 @@ class LogReader:
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:
-        """Returns the newest readable snapshot; None if there is none. Later versions may have been lost, since the
-        call does not compare the snapshot with `known`. See `as_of`.
+        """Returns the newest readable snapshot, or None if there is no such snapshot. Later versions may have been
+        lost: the call does not compare the snapshot with `known`. See `as_of`.
 
         `UsageError`: a version of another engine is refused. With `before_refused`, the snapshot before this version is
         returned instead.

@@ -37,7 +37,7 @@ WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""By type: the type represents every integer with at most this number of bits exactly."""
+"""By type, a number of bits: every integer with at most this number of bits is a value of the type."""
 
 _EXACT_DIGITS: Final = 15
 """A double exactly represents any decimal with at most this number of significant digits."""

@@ -3,9 +3,9 @@
 The statistics of a file are bounds of the file's values. Bounds of texts are cut and bounds of times are rounded, so
 that no value is outside its bounds. A column without statistics may have any value.
 
-Other engines, which may merge files, write other bounds: they leave NaN out or write it as the text `NaN`, and round
-the upper bounds of times down to the millisecond. So each file may have NaN, and upper bounds of times are raised by a
-millisecond. A bound that cannot be converted is no bound.
+Other engines may merge files, and write other bounds. They omit NaN, or write NaN as the text `NaN`. They also round
+upper bounds of times down to the millisecond. So any file may have NaN, and upper bounds of times are raised by a
+millisecond. A bound that cannot be converted is ignored.
 """
 
 import json
@@ -25,7 +25,8 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """Maps the path of each file that may have some of the rows to the positions of these rows in `rows`.
+    """Maps the path of each file to the positions in `rows` of the rows that the file may have. Files without such rows
+    are left out.
 
     Only the values in `columns` are compared.
     """
@@ -61,8 +62,8 @@ def _may_hold(pack: Add, rows: pa.Table, columns: Sequence[str]) -> npt.NDArray[
 
 
 def _value(bound: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """Converts a bound from the format of the statistics to the type of its column. Returns None without a usable
-    bound.
+    """Converts a bound from the format of the statistics to the type of its column. Returns None if the bound is
+    missing or unusable.
     """
     if bound is None:
         return None

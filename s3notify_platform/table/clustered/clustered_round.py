@@ -191,7 +191,7 @@ _PLACE: Final = pa.schema([("_key", pa.string()), ("_offset", pa.int64())])
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
     """Returns a mask of `rows`: true for each row that is also in `left`. Rows are compared by object and offset."""
     # Each place becomes a number: the number of its object, times the count of offsets, plus the number of its offset.
-    # Files of other engines may have other types of texts, and columns without nulls.
+    # Files of other engines may have other text types, and columns that are not nullable.
     both = pa.concat_tables([each.select(_PLACE.names).cast(_PLACE) for each in (left, rows)])
     objects = pc.index_in(both["_key"], both["_key"][: left.num_rows].combine_chunks().unique())
     offsets, numbers = np.unique(both["_offset"].to_numpy(), return_inverse=True)

@@ -71,7 +71,7 @@ class ClusteredRows(Kind):
         gone = (rows for share in feed.deletes() for rows in share.read(*step.place, needed))
         left = pa.Table.from_batches(step.within(gone, copies=COPIES), needed)
         if left.num_rows and not step.table.data.vectors:
-            # The commit has the new bodies of all files that lose rows in memory.
+            # If files lose rows, the commit holds the new bodies of all these files in memory.
             packs = step.held.packs.values()
             hit = files_of(packs, left, self.clustered.columns)
             step.check(sum(pack.size for pack in packs if pack.path in hit))

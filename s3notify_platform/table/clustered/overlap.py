@@ -1,13 +1,13 @@
 """Chooses the files of a clustered table that compaction merges: small files, and files with overlapping ranges.
 
-The range of a file follows from the statistics of the columns of the order. The statistics have bounds of each column,
-and not the first and the last row. So only the inside of a range is known: the part between the least and the greatest
-value of the first column that has more than one value in this file. Columns before it have one value. Ranges that
-only may overlap count as separate: otherwise files that are in order would be merged again by each compaction.
+The range of a file follows from the statistics of the columns by which rows are sorted. The statistics have the bounds
+of each column, but neither the first nor the last row. So only the inside of a range is known. The first column with
+more than one value in the file decides: the inside is between the least and the greatest value of this column. Ranges
+whose overlap is uncertain count as separate. Otherwise each compaction would merge ordered files again.
 
 The inside of a range is empty if all rows have equal values, or if the bounds of a column are missing (booleans, NaN).
-Bounds of texts are cut and bounds of times are rounded, so very close bounds may belong to one value: then the inside
-is empty, too.
+Bounds of texts are cut, and bounds of times are rounded. So very close bounds may belong to one value. The inside is
+then empty, too.
 
 Pure.
 """
@@ -30,8 +30,8 @@ Inside = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """Yields groups of files that are to be merged. A group has about `step_bytes`, and exceeds them by less than one
-    file, or has two files. No file is in two groups.
+    """Yields groups of files that are to be merged. A group has about `step_bytes`. It exceeds this size by less than
+    one file, unless it has only two files. No file is in two groups.
 
     Guarantee, if nothing is yielded: for each value of the first column, at most `DEPTH` files have both smaller and
     greater values. Among files that have only one value in the first column, the same holds for the next column. Files
@@ -46,7 +46,7 @@ def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> I
 
 
 def separate(packs: Iterable[Add], clustered: Clustered) -> bool:
-    """True if no two of these files have a part of the insides of their ranges in common."""
+    """True if the insides of these files' ranges do not overlap."""
     ranges = sorted(_insides(packs, clustered), key=_begin)
     return all(before[0][1] <= after[0][0] for before, after in pairwise(ranges))
 
@@ -80,9 +80,9 @@ def _worth(step: list[Add]) -> bool:
 
 
 def _deep(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """Yields files that have a part of their ranges in common, wherever more than `DEPTH` files have it in common."""
+    """Yields groups of files, if more than `DEPTH` files have a part of their ranges in common."""
     ends: dict[str, Any] = {}
-    common: list[Add] = []  # all these files have the part after the newest begin in common
+    common: list[Add] = []  # the ranges of all these files include the part after the last begin
     for (begin, end), pack in sorted(_insides(live, clustered), key=_begin):
         if _bytes(common) >= step_bytes or any(ends[each.path] <= begin for each in common):
             yield from _too_many(common, step_bytes)
@@ -134,11 +134,11 @@ def _inside(stats: Mapping[str, Any], clustered: Clustered) -> Inside | None:
 
 
 def _close(low: Any, high: Any) -> bool:
-    """True if these may be the bounds of a single value, which were cut or rounded."""
+    """True if these may be the cut or rounded bounds of a single value."""
     if not (isinstance(low, str) and isinstance(high, str)):
         return False
     if len(low) == STRING_CHARS:
-        return low[:-1] == high[: STRING_CHARS - 1]  # the last character of a cut upper bound is a later one
+        return low[:-1] == high[: STRING_CHARS - 1]  # a cut upper bound ends with a later character
     try:
         return datetime.fromisoformat(high) - datetime.fromisoformat(low) <= timedelta(milliseconds=1)
     except (TypeError, ValueError):

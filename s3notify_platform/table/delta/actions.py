@@ -180,7 +180,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """A file that is no longer live. The fields that `Add` also has describe the file before its removal."""
+    """A file that is no longer live. Fields with the same name as in `Add` describe the file before its removal."""
 
     path: str
     deleted_ms: int
@@ -376,7 +376,7 @@ class LogVersion:
 
 
 def _tags(since: int, until: int, **more: str) -> Json:
-    """Returns the tags of a file that the platform wrote; empty for a file of another engine."""
+    """Returns the tags of a file, or nothing for a file of another engine."""
     return {} if until == ANY_LABEL else {"tags": {SINCE: str(since), UNTIL: str(until)} | more}
 
 

@@ -46,8 +46,8 @@ class Checkpoint:
 class LastCheckpoint:
     """The content of `_last_checkpoint`, which names the newest checkpoint.
 
-    `actions`, `size_bytes`, `adds`: the checkpoint's number of actions, bytes and live files; 0 if unknown. `parts`:
-    the number of files of the checkpoint (this platform writes 1).
+    `actions`, `size_bytes`, `adds`: the checkpoint's numbers of actions, bytes and live files, or 0 if unknown.
+    `parts`: the number of files of the checkpoint (this platform writes 1).
     """
 
     version: int

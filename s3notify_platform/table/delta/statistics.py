@@ -149,7 +149,7 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 def without_nan(rows: pa.Table) -> frozenset[Path]:
     """Returns the float columns without NaN in these rows.
 
-    If a file is written in parts, a column of the file has no NaN if it is in the result for each part.
+    A column of a file that is written in parts has no NaN if the result for each part contains the column.
     """
     found: set[Path] = set()
 
@@ -256,7 +256,7 @@ def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
 
 def _raised(text: str, chars: int | None) -> str | None:
     """Returns an upper bound for a text. A short text is its own bound. The bound of a long text is its beginning, with
-    the last character replaced by the next character. The bound is None if no character has a next one.
+    the last character replaced by the next character. The bound is None if no character has a next character.
     """
     if chars is None or len(text) <= chars:
         return text

@@ -50,5 +50,5 @@ def show(name: str, table: Mirrored) -> None:
     try:
         mirror: Mirror = resolve_name(MIRRORS[name])()
         mirror.show(table)
-    except Exception:  # noqa: BLE001 - whatever it is, it concerns the mirror alone
+    except Exception:  # noqa: BLE001 - any error concerns the mirror alone
         _LOG.exception("mirror %s of %s failed to show version %d", name, table.url, table.snapshot.version)

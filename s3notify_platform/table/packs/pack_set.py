@@ -4,8 +4,8 @@ merged.
 Packs of rejects, which the log does not name, are handled in the same way.
 
 Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. `PackSet.changed` and `merged` return
-the new bodies, and the commit writes these bodies before the version. If rewritten packs have more than
-`HELD_PACK_BYTES`, further ones are stored at once, each by 1 PUT.
+the new bodies, and the commit writes these bodies before the version. If the new bodies would exceed `HELD_PACK_BYTES`
+in total, a body is stored immediately, by 1 PUT.
 """
 
 import io

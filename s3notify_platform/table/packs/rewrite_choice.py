@@ -7,9 +7,8 @@ files of the newest round, and files whose merge waits because of the round's `B
 row about once for each size class. Young packs are not merged with old packs, because the objects in young packs are
 the most likely to change again.
 
-A pack that a round rewrites for another reason (copy-on-write) is merged without extra cost. If a vector hides more
-than the share `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows
-of the round.
+A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. If a vector hides more than the share
+`hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows of the round.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -80,8 +79,8 @@ def plan_round(
 
     `vectors`: True if deletion vectors hide the withdrawn rows. Packs that are merged anyway are rewritten without
     these rows instead. `budget`: see `compaction`. `fresh`: the paths of packs that earlier changes of the same version
-    add. The round withdraws rows from these packs, but does not merge these packs. A merge changes no data, so readers
-    of the version's changes would miss the new rows in a merged pack.
+    add. The round withdraws rows from these packs, but does not merge these packs. The log marks a merge as no change
+    of data. So readers of the version's changes would miss the new rows in a merged pack.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)

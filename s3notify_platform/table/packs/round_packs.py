@@ -156,7 +156,9 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """Maps the path of each pack that may have rows of objects in `leaving` to these objects. Pure."""
+    """Maps the path of each pack to the objects in `leaving` that may have rows in this pack. Packs without such
+    objects are left out. Pure.
+    """
     ordered = sorted(leaving, key=lambda each: each.slot)
     slots = np.array([each.slot for each in ordered], dtype=np.int64)
     found = {}

@@ -17,7 +17,7 @@ States = Mapping[str, ObjectState]
 """States by key."""
 
 Changes = Mapping[Slot, States]
-"""States by slot and key; the states of objects that have left are marked as `gone`."""
+"""States by slot and key. The states of objects that have left are marked as `gone`."""
 
 FIELDS: Final[dict[str, Any]] = {
     "key": pa.string(),

@@ -1,8 +1,8 @@
 """A Bloom filter of keys, which says if a page of states may have a key. Pure.
 
-A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits. Bytes of the key's BLAKE3 hash choose the
-bits. The bytes of the hash that choose the slot are not used, because they may be equal for all keys of a page. The
-filter wrongly accepts about 0.3% of absent keys.
+The filter of a page with n states has n * `BITS` bits. Each key sets `PROBES` of these bits. Bytes of the key's BLAKE3
+hash choose the bits. The bytes of the hash that choose the slot are not used, because they may be equal for all keys of
+a page. The filter wrongly accepts about 0.3% of absent keys.
 
 Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.
 """
