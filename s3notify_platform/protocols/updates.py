@@ -11,8 +11,8 @@ The loop (`Updates.change`). Read the record, decide, and write under the versio
 and decide again. The number of attempts is bounded.
 
 How a value is recognised. A written value may contain something unique to its writer: the id of an entry or an
-operation, a worker's name, a generation. Without anything unique, a value means the same, no matter which call wrote
-it. So a record with the value of this call counts as written by this call.
+operation, a worker's name, a generation. If it contains nothing unique, equal values mean the same, no matter which
+call wrote them. So in both cases, a record with the value of this call counts as written by this call.
 """
 
 from collections.abc import Callable
@@ -80,9 +80,9 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
     applied.
 
-    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. If no attempt is in doubt, nothing
-    was applied, and an error of `send` is raised unchanged. `UnknownOutcomeError`: the write may have been applied, or
-    may be applied later.
+    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. An error of `send` is raised
+    unchanged if no attempt is in doubt: then nothing was applied. `UnknownOutcomeError`: the write may have been
+    applied, or may be applied later.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
@@ -197,9 +197,9 @@ class Updates:
         In each attempt, `decide` gets the record that was read. Errors of `decide` are raised. `known`: the record as
         the caller has read it; the first attempt uses this record without a read.
 
-        Even if the value of a write in doubt is not found, a later value of the record may include the change. So
-        `decide` must recognise its own change, or be safe to apply twice. After a removal in doubt, `decide` has the
-        same duty, because a missing record proves nothing.
+        A write in doubt may have been applied even if its value is not found: a later value of the record may include
+        the change. So `decide` must recognise its own change, or be safe to apply twice. This also holds after a
+        removal in doubt, because a missing record proves nothing.
 
         Cost: 1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry
         while the store is unavailable and nothing is in doubt.

@@ -18,8 +18,8 @@ Steps
        two workers that finish the same child do not cancel each other out. Two raw stamps with one operation id also
        count once.
     3. A stamp of all children brings the XOR to zero by itself, so `finish` creates the record `closed` directly.
-       Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if it created this record. A
-       failed chain is also closed by a record `closed`. The first `closed` of a chain decides; later stamps change
+       Otherwise, each worker that sees the XOR at zero tries to create `closed`. The worker that succeeds gets `Acked`.
+       A failed chain is also closed by a record `closed`. The first `closed` of a chain decides; later stamps change
        nothing.
     4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
        between. A scan may show only some of the stamps. Even then, the XOR is zero only if no child is missing.

@@ -38,8 +38,8 @@ from s3notify_platform.protocols.ack_chain.names import (
 from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
-"""The maximum length, in characters, of a key that contains names, after a record store on a bucket has quoted the key.
-Longer names are written to the value of the record.
+"""The maximum length, in characters, of a key that contains names, as a record store on a bucket quotes the key. If the
+key would be longer, the names are written to the record's value.
 
 Many servers keep an object in a file whose name is the last part of the object's key. A file name has at most 255
 bytes. SeaweedFS lists an object with a longer name under another name.

@@ -71,7 +71,7 @@ _NOT_YET: Final = Version("")
 def keys_recur(partition: str) -> bool:
     """True if a removed key of this partition may be created again. False for keys of ack chains.
 
-    Pass this function to `ObjectRecordStore`. Then this record store leaves no tombstones of chains' keys in S3 stores
+    Pass this function to `ObjectRecordStore`. The record store then leaves no tombstones for keys of chains, on servers
     like Ceph RGW. Do not pass the function if tags are used again (`reuse`).
     """
     return partition != ACK and not partition.startswith(f"{ACK}.")
@@ -188,7 +188,8 @@ class AckChains:
         """Ends the children `names` of an `open_batch` chain, and begins `starts`, in one stamp. Cost: 2 requests.
 
         A child ends once, even if several workers stamp it. With the operation id, a retry of the last stamp returns
-        `Acked` again. Cost: 1 request more if a stamp began one of `names`. `UsageError` if a child never began.
+        `Acked` again. Cost: 1 request more if one of `names` was begun by a stamp, not by `open_batch`. `UsageError` if
+        a child never began.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)
@@ -387,7 +388,7 @@ class AckChains:
         return decode_closed(chain.closed_key, outcome.record.value)
 
     def _claim(self, chain: Chain, operation: str) -> str:
-        """The operation that gets `Acked`: `operation`, or another operation that claimed it first."""
+        """The operation that gets `Acked`: `operation`, or another operation that claimed `Acked` first."""
         outcome = self._updates.create(self._partition, chain.claimed_key, operation.encode())
         if isinstance(outcome, Stored):
             return operation

@@ -21,8 +21,8 @@ Steps, leases
     1. HEAD the path. If the precondition fails, the outcome is a conflict.
     2. Create the lease of (path, expected ETag or `*`), generation 0. If that succeeds, go to step 4.
     3. If a lease exists already, HEAD the path at every test interval. If the precondition fails, the outcome is a
-       conflict. Wait for the found lease's timeout, multiplied by the clock skew rate, on our own clock. Then HEAD
-       again, and replace the lease with generation + 1 if the lease has not changed. If the replacement is refused,
+       conflict. Wait, on our own clock, for the timeout of this lease, multiplied by the clock skew rate. Then HEAD
+       again. If the lease has not changed, replace it by a lease with generation + 1. If the replacement is refused,
        repeat step 3 with the current lease.
     4. The lease is ours: write, without a condition. The timeout counts from a moment before step 1. The write must
        begin in the first half of the timeout. After the first half, go back to step 1 and replace our own lease. If the
@@ -54,10 +54,10 @@ Limits
     - Native: the store must honour the condition. Some stores ignore it on COPY and DELETE. The capability probe
       reports such stores (`copy_if_absent`, `delete_if_match`); this package does not check the store.
     - Native: a delete leaves no writer id. If a delete is in doubt and the object is gone: `UnknownOutcomeError`.
-    - Native and leases: while our attempt to create is in doubt, another writer may find the object and delete it.
-      Then we create the object a second time. If a third writer has created the object before us, the outcome is a
-      conflict (native), or is unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a
-      version of the table's log, and vacuum keeps young files.
+    - Native and leases: while our attempt to create is in doubt, another writer may find the object and delete it. Then
+      we create the object a second time. If a third writer has created the object in between, the outcome is a conflict
+      (native), or is unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a version
+      of the table's log, and vacuum keeps young files.
     - Leases: an unconditional write cannot be cancelled. Such a write may be in flight for longer than timeout × skew
       rate. For example, its process paused after the check in step 4, or the network delayed the request. The late
       write may then replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`. If
@@ -66,7 +66,7 @@ Limits
       write once and stops waiting within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD
       must see all earlier writes.
     - Leases: the rates of clocks must not differ by more than the skew rate. Wall clocks must be correct to within the
-      TTL, which only frees space in the table.
+      TTL. The TTL only frees space in the table.
     - Leases: all writers of a path must use one table, and a table must serve only one bucket. If the holder of a lease
       is killed, the next writer with the same path and precondition waits timeout × skew rate (60 s by default).
     - If the ETag is a hash of the body, an equal body restores the ETag: bodies under `put_if_match` must differ.
@@ -74,9 +74,10 @@ Limits
 
 Requests without contention. Native: 1 write. Leases: 1 HEAD, 1 write, 2 requests to the table.
 
-The protocol differs from object_store in these points: a finished lease is marked done, so create, delete and create on
-one path do not wait. If the answer to the put of a lease is lost, the writer recognises the lease later as its own. The
-outcome of a write in doubt is looked up, not reported as a failure. A write that outlasts its lease is noticed.
+The protocol differs from object_store in these points: a finished lease is marked done, so a sequence of create, delete
+and create on one path does not wait. If the answer to the put of a lease is lost, the writer recognises the lease later
+as its own. The outcome of a write in doubt is looked up, not reported as a failure. A write that outlasts its lease is
+noticed.
 
 Reading order: operations, native, leases, lease_notation (leases as one setting).
 """

@@ -200,7 +200,7 @@ class DynamoCommit(ConditionalCommit):
                 return operation.sent(conditional=False, labels=labels)
             except (
                 UnavailableError
-            ) as error:  # as the write has no condition, this error does not prove that nothing was applied
+            ) as error:  # the write has no condition, so it may have been applied despite this error
                 return Unknown(cause=str(error))
 
         def look() -> Written | None:

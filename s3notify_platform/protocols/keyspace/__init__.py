@@ -9,18 +9,18 @@ Steps
     6. The watcher remembers the new root only after the LIST has succeeded.
 
 If nearly all writers announce their changes in a queue first, these writers may skip step 2 (`signals: root`). Then the
-root moves alone: no signal of a slot changes. A root that moves alone has a longer body than other roots. This length
-says that entries of the queue name all slots with new changes. In place of step 5, a watcher then calls `entries`.
-This function reads the queue, and returns a list of texts for each slot: the marks. Each newly committed entry adds a
-mark to its slot. For each slot, the watcher remembers 8 bytes of a hash of the marks.
+root moves alone: no signal of a slot changes. A root that moves alone has a longer body than other roots. A root of
+this length says that entries of the queue name all slots with new changes. In place of step 5, a watcher then calls
+`entries`. This function reads the queue, and returns a list of texts for each slot: the marks. Each newly committed
+entry adds a mark to its slot. For each slot, the watcher remembers 8 bytes of a hash of the marks.
 
 Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
 also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since the watcher's last LIST. Each LIST comes
 after the HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold
-with a queue. For a keyspace whose root moves alone, the first invariant below says that the object's slot has an entry,
-instead of a changed signal, provided that no entry is lost. A watcher that cannot read the queue's entries refuses a
-keyspace whose root moves alone.
+with a queue. In a keyspace whose root moves alone, the first invariant is about entries: the object's slot has an
+entry, provided that no entry is lost. A watcher that cannot read the queue's entries refuses a keyspace whose root
+moves alone.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`
@@ -29,7 +29,7 @@ Storage
                      all signalled changes are in the queue; `qr` means that the root moved alone
 
 Invariants
-    - The signal of a slot changes after every object write in that slot that happened or may have happened.
+    - After every object write that happened or may have happened, the signal of the object's slot changes.
     - A watcher that remembers a root has listed every signal that existed when that root was written.
     - A causal reader uses a new version only after a poll that began after the response to its GET.
 

@@ -39,8 +39,7 @@ class NotSignalledError(S3NotifyError):
     """Objects were written, or may have been written, but not signalled: call `Publisher.signal(error.keys)`.
 
     If a `Publisher` raises this error, its message names no key: inlets and the reconciler log the message, and `erase`
-    cannot remove keys from logs. `outcomes`: the outcomes of the object writes of the same batch, in the order of the
-    batch.
+    cannot remove keys from logs. `outcomes`: the outcome of each object write of the batch, in order.
     """
 
     def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[Any, ...] = ()) -> None:
@@ -199,10 +198,10 @@ class Publisher(LargeObjects[WriteOutcome]):
         keys.
 
         `queued`: the keys whose changes are in the notification queue. Default: all keys if the constructor got
-        `queued=True`, else no key. The signal of a slot says that its changes are queued only if all keys of this slot
-        are in `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces
-        whose watchers read the queue. `NotSignalledError` names the keys whose signals perhaps did not move; the
-        signals of all other keys have moved.
+        `queued=True`, else no key. The signal of a slot says whether all keys of the slot are in `queued`. `alone`: if
+        all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces whose watchers read the
+        queue. `NotSignalledError` names the keys whose signals perhaps did not move; the signals of all other keys have
+        moved.
         """
         slot_by_key = {key: slot_of(key, self.slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))

@@ -3,8 +3,8 @@
 No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
 a HEAD shows whether the upload was completed. After the completion, the object's metadata has the writer id
 (`updates.resolve`). An upload that does not become an object is aborted. If its process is killed, the upload is left
-over. If the publisher has a queue, the reconciler aborts such an upload. Otherwise, add a rule to the bucket's
-lifecycle that aborts such uploads (`AbortIncompleteMultipartUpload`).
+over. If the publisher has a queue, the reconciler aborts such an upload. Otherwise, the bucket's lifecycle needs a rule
+that aborts such uploads (`AbortIncompleteMultipartUpload`).
 
 Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour a precondition
 for a PUT only; `s3notify doctor` reports such stores (`upload_if_absent`). If the size is unknown, parts have different
@@ -133,7 +133,7 @@ class LargeObjects(Generic[O_co]):
         metadata: Metadata = None,
     ) -> O_co:
         """Writes a file as an object. Requests for a file below 8 MiB: those of `put`. Requests for a larger file:
-        those of `put`, but 2 requests, and 1 for each part, replace the PUT of the object.
+        those of `put`, with 2 requests and 1 for each part instead of the object's PUT.
 
         `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """
@@ -183,7 +183,7 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Copies an object of any bucket of the same server and credentials, without a byte through this process.
+        """Copies an object of any bucket of the same server and credentials. No byte passes through this process.
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
@@ -252,7 +252,7 @@ def written(
                 return objects.copy(source, change.key, metadata=change.metadata)
             except (
                 UnavailableError
-            ) as error:  # as the copy has no condition, this error does not prove that nothing was applied
+            ) as error:  # the copy has no condition, so it may have been applied despite this error
                 return Unknown(cause=str(error))
 
         return _resolved(objects, change, copy, clock, may_send=may_send)

@@ -25,10 +25,9 @@ RELIST_SECONDS = 300.0
 root."""
 
 HIDDEN_SECONDS = 10.0
-"""A writer that moves the root alone may overwrite the root before a poll has seen the previous move. The writer of the
-previous move may also have moved a slot's signal. The previous move stays hidden for at most this time.
-
-The first poll after this time LISTs the signals."""
+"""A writer that moves the root alone may overwrite a root that no poll has seen yet. The writer of the overwritten root
+may also have moved a slot's signal. This signal stays hidden for at most this time: the first poll after this time
+LISTs the signals."""
 
 PAGES_MAX = 100
 """The maximum number of pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix."""
@@ -40,7 +39,7 @@ class Poll:
 
     `signals` is empty if the poll did not LIST the signals (`listed`). `entries` is empty if the poll did not read the
     queue (`followed`). `unqueued`: the changed slots whose last signal is from an unqueued writer. `root_ms`: time at
-    which the root moved, by the store's clock, whose precision may be a second; for people. `pages`: the number of LIST
+    which the root moved, by the store's clock (perhaps in whole seconds); for people. `pages`: the number of LIST
     requests for signals and entries.
     """
 

@@ -2,15 +2,16 @@
 
 The entries of a topic are spread over its shards. A segment is the part of one reservation that one shard stores: one
 record of up to 256 entries and 128 KB. Reservations use the shards in turn; if a shard is full, they use the next
-shard. A segment is changed by a replacement under the record version that was read. On a conflict the segment is read
-again, and the change is applied again to the writer's own entries. A segment without entries is removed.
+shard. A change of a segment replaces its record, if the record still has the version that was read. On a conflict, the
+segment is read again, and the change is applied again to the writer's own entries. A segment without entries is
+removed.
 
 Steps
     1. Before a writer writes objects, it makes a reservation. The writer takes room: it adds the number of entries to
        the counter of a shard. Then the writer creates a segment with the keys, operations, expected ETags or
        preconditions, and the writer id. If all shards are full, the writes are refused before anything has happened. A
-       process takes room for many puts at a time, and keeps the unused room as spare room. For 2 s from the start of a
-       read of the topics, a process relies on the result. If the creation of the segment was answered in this time, the
+       process takes room for many puts at a time, and keeps the unused room as spare room. A process relies on a read
+       of the topics for 2 s from the start of the read. If the creation of the segment was answered in this time, the
        reservation is granted. Otherwise the topic is read again, and must be unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
@@ -22,8 +23,8 @@ Steps
        committed; otherwise the entry is removed. An upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard and reads the segments whose keys name the consumer's slots. (The key of a
        segment with more than 12 slots names no slots; such a segment is always read.) After its own commit, the
-       consumer removes the entries that the commit includes, except those that an owner has claimed. After the topic's
-       endpoint was removed, no owner frees claimed entries, so their claims do not count. If writers move no signals of
+       consumer removes the entries that the commit includes, except those that an owner has claimed. A topic whose
+       endpoint was removed has no owners to drop its claims, so its claims do not count. If writers move no signals of
        slots (`signals: root`), the same LIST shows which slots have new entries (`marks_of`).
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims the due entries
        of a segment and counts their attempts, by one replacement. Then the owner reads the owners' record. If the
@@ -45,7 +46,8 @@ Storage (partition / key; JSON)
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
     counts.{topic} / {epoch}.{shard}.{kind}            numbers of delivered and failed entries, for people
-    workers / {worker}                                 heartbeat, new at every renewal; topics to leave to others
+    workers / {worker}                                 heartbeat, new at every renewal; topics that the worker cannot
+                                                       deliver
     owners / {topic}                                   owner and generation of each shard, and since when
 
 Invariants
@@ -104,8 +106,8 @@ pull 2, claim 2, remove 1 to 2, room 1.
 Selection of changes. A topic receives changes in its bucket and prefix; with rules, only matching changes. Rules match
 the bucket, the key (by prefix, suffix and regular expression), the event name, and the metadata and tags, if these are
 known (`topic_rules`). The entries of a paused topic are not delivered: its owners keep their shards, entries stay, and
-writers continue. A topic that is not persistent gets no entries: the process that announces a change sends it
-(`channels.delivery`).
+writers continue. A topic that is not persistent gets no entries: the process that announces a change also sends it to
+the topic's endpoint (`channels.delivery`).
 
 The queue differs from Ceph RGW in these points: stale reservations are resolved, not dropped. Entries are removed one
 by one. Attempts, errors and dead letters are stored. Takeover takes 14 s instead of 90 s, and is immediate after a

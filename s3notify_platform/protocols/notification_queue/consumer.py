@@ -71,7 +71,8 @@ _Changes = dict[Place, dict[int, Entry | None]]
 
 
 class ShardConsumer:
-    """Delivers the entries of one shard under one lease. Use it in one thread; a new lease needs a new consumer.
+    """Delivers the entries of one shard under one lease. Use a consumer in one thread; a new lease needs a new
+    consumer.
 
     The topic's `retry_seconds` and `retry_max_seconds` bound the backoff (full jitter) after a failed delivery.
     """

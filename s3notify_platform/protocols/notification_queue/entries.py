@@ -65,8 +65,7 @@ class TopicUser:
     """A table or stream that takes the entries of a topic.
 
     `table`: the id of the table or stream; "" if there is no id yet. `slots`: the slot count of the user's keyspace.
-    `former`: earlier ids of the table or stream. `epoch`: the epoch of the topic on which the user relies; "" for any
-    epoch.
+    `former`: earlier ids of the table or stream. `epoch`: the epoch that the topic must have; "" for any epoch.
     """
 
     slots: int
@@ -302,7 +301,7 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
 
 
 def segment_id(key: str) -> str:
-    """The unique part of a segment's key, without its shard. If such parts are sorted, old segments come first."""
+    """The unique part of a segment's key, without the shard. In sorted order, ids of old segments come first."""
     name = key.partition(".")[0]
     return name[4:] if name[3:4] == "-" else name
 
@@ -340,8 +339,8 @@ def count_key(epoch: str, shard: int, kind: str) -> str:
 def keys_recur(partition: str) -> bool:
     """True if removed keys of a partition may be created again. False for keys of segments and dead letters.
 
-    Pass this function to `ObjectRecordStore`. Then this record store leaves no tombstones of segments and dead letters
-    in S3 stores like Ceph RGW.
+    Pass this function to `ObjectRecordStore`. The record store then leaves no tombstones for segments and dead letters,
+    on servers like Ceph RGW.
     """
     return not partition.startswith(("queue.", "dead."))
 

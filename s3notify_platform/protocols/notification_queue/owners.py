@@ -127,7 +127,9 @@ class Worker:
         topics are left to the workers that can deliver them, if there are any.
         """
         self.unreadable: dict[tuple[str, int], str] = {}
-        """Shards, by topic and number, with corrupt records: a person must repair them before they can be served."""
+        """Shards with corrupt records, by topic and number. A person must repair the records before the shards can be
+        served.
+        """
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:

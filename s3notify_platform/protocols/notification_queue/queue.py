@@ -109,7 +109,8 @@ class NotificationQueue:
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
         """All topics to which a change before `moment` (queue's clock) must be announced. Cost: 1 scan, or no request.
 
-        Call it only if the change is reserved in one of these topics, or needs no entry. Otherwise, call `see_topics`.
+        Call this method only if the change is reserved in one of these topics, or needs no entry. Otherwise, call
+        `see_topics`.
         """
         return tuple(self._known.as_of(moment).by_name.values())
 
@@ -130,9 +131,9 @@ class NotificationQueue:
     def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Durably reserves room for the notifications of these events. Returns an outcome for each event.
 
-        The bound is strict: reservations and the entries that they become never exceed the topic's capacity. If room is
-        scarce, the first events get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if this
-        shard has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such
+        The bound is strict: the topic's reservations and committed entries together never exceed its capacity. If room
+        is scarce, the first events get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if
+        this shard has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such
         topic. `UnavailableError`: nothing is reserved; do not write the objects. Requests: 1 write for each segment; 1
         `add` (on a bucket: 2 requests) if the process has no spare room; 1 for each full shard. One scan of the topics
         is added if the topics are unknown, or after a refusal.
@@ -164,10 +165,12 @@ class NotificationQueue:
         return self._reservations.fits(topic, event)
 
     def fresh_since(self, moment: float) -> bool:
-        """True while no reconciler can have resolved a reservation made since `moment`: the write may begin.
+        """True while no reconciler can have resolved a reservation that was made at `moment` or later: the write may
+        begin.
 
-        The result is valid for a third of the topics' shortest `stale_seconds`. `moment`: by the queue's clock, like
-        `Reservation.since`. Call this method right before the write. If False, call `abort_many` and reserve again.
+        The result stays true for a third of the topics' shortest `stale_seconds`, counted from `moment`. `moment`: by
+        the queue's clock, like `Reservation.since`. Call this method right before the write. If False, call
+        `abort_many` and reserve again.
         """
         return self._reservations.fresh_since(moment)
 
@@ -226,10 +229,11 @@ class NotificationQueue:
     ) -> tuple[EntryOutcome, ...]:
         """Commits the notifications of `written` objects (`reservation.wrote(…)`). Returns an outcome for each object.
 
-        Removes the notifications of objects that are not and will not be written (`unwritten`), and frees their space.
-        A reservation that is never settled is resolved by HEAD. Other reservations of the same segments stay unchanged.
-        The call may be repeated. Does not raise the store's errors, because the objects are written in any case.
-        Requests: 1 for each segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
+        Removes the notifications of `unwritten` objects, and frees their space. These objects must not be written
+        later. A reservation that is never settled is resolved by HEAD. Other reservations of the same segments stay
+        unchanged. The call may be repeated. Does not raise the store's errors, because the objects are written in any
+        case. Requests: 1 for each segment that nobody else has changed, and 1 `add` for each shard in which space was
+        freed.
         """
         done, undone = tuple(written), tuple(unwritten)
         segments = {each.entry.place: each.segment for each in (*done, *undone)}
@@ -286,7 +290,7 @@ class NotificationQueue:
         return committed_in(self.segments(topic, wanted), wanted, epoch=found.epoch)
 
     def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
-        """All segments that may have entries of these slots, of every epoch; `committed_in` chooses an epoch.
+        """All segments, of every epoch, that may have entries of these slots. `committed_in` chooses an epoch.
 
         The result is valid only if a later `check_topic` finds the epoch that the caller relies on. Cost: 1 scan; on a
         bucket, the scan reads only segments that may have such entries.
@@ -298,17 +302,18 @@ class NotificationQueue:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
         Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
-        `user.epoch`; entries that the caller has read may have been deleted. `UsageError`: see `Topics.serve`.
+        `user.epoch`. In both cases, entries that the caller has read may have been deleted. `UsageError`: see
+        `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
     def remove(self, entries: Iterable[Entry], *, beside: Executor | None = None) -> int:
         """Removes committed entries that were consumed. Returns the number of entries that this call removed.
 
-        If given, `beside` frees the entries' room in the background. The call may be repeated. Missing entries, and
-        entries that an owner has claimed, are skipped. A claim does not count if the topic has no endpoint any more.
-        Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for each shard; 1 for each topic with
-        claimed entries. After `UnavailableError` or `UnknownOutcomeError`, call `remove` again.
+        `beside`: an executor that frees the entries' room in the background. The call may be repeated. Missing entries,
+        and entries that an owner has claimed, are skipped. A claim does not count if the topic has no endpoint any
+        more. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for each shard; 1 for each
+        topic with claimed entries. After `UnavailableError` or `UnknownOutcomeError`, call `remove` again.
         """
         errors: list[S3NotifyError] = []
         segments = by_place(entries)
@@ -387,10 +392,10 @@ class NotificationQueue:
     def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers (removed, left).
 
-        Reserved entries stay, and claimed entries of a topic with an endpoint. Entries of the object's deletion stay,
-        too, unless the topic is `own` and serves no other user. The call may be repeated. Requests: one scan of the
-        topics; for each topic, one scan of the segments that may name the object, and one scan of the dead letters; for
-        each item, 2 requests.
+        Reserved entries stay. Claimed entries stay if their topic has an endpoint. Entries about the object's deletion
+        are removed only from the topic `own`, and only if it serves no other user. The call may be repeated. Requests:
+        one scan of the topics; for each topic, one scan of the segments that may name the object, and one scan of the
+        dead letters; for each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():

@@ -32,9 +32,8 @@ this value.
 """
 
 IDLE_LEAKS = 20
-"""If the counter is above the number of entries, but keeps no writer out, the shard is recounted only after
-`LEAK_SECONDS` times this factor. The counter must not move during this time: if it moves, writers may still use the
-room.
+"""While a counter that is too high keeps no writer out, `LEAK_SECONDS` is multiplied by this factor. The counter must
+not move during this time: if it moves, writers may still use the room.
 """
 
 SCAN_EVERY = 20
@@ -79,8 +78,8 @@ class _Shard:
     """The facts about one shard that are remembered between passes."""
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
-    """For each segment, the time at which it was first seen with a reservation. If a reservation has an upload, the
-    time at which the upload's present state was first seen.
+    """For each segment, the time at which a reservation in it was first seen. A reservation with an upload has its own
+    time: when the upload's present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan: if the queue is on a bucket, only changed records are read again."""
@@ -118,8 +117,8 @@ def _seen_as(entry: Entry) -> tuple[str, Upload | None]:
 
 
 class Reconciler:
-    """Reconciles the shards of topics. Use it in one thread, and keep it: it remembers when it first saw each
-    reservation.
+    """Reconciles the shards of topics. Use a reconciler in one thread, and keep it: the reconciler remembers when it
+    first saw each reservation.
 
     A new reconciler waits the full `stale_seconds` again before it resolves anything. A pass costs 1 read, 1 read for
     each shard, and 1 scan for each shard that is not empty (on a bucket: a LIST for each 1000 segments, and a GET for
@@ -146,10 +145,10 @@ class Reconciler:
         """Makes one pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
         A reservation is stale after the topic's `stale_seconds`. This time begins when this process first sees the
-        reservation, and is measured on the clock of this process. `head` looks at a key, by HEAD if it may, in the
-        store that contains the topic's objects. `announce` is called with each change that has happened, before its
+        reservation, and is measured on the clock of this process. `head` looks up a key in the store that contains the
+        topic's objects, by HEAD if that is allowed. `announce` is called with each change that has happened, before its
         entry is committed. Before the HEAD, `abort` is called with each change that an upload writes. So an object that
-        the HEAD does not find can never appear. If one of these calls finds its store unavailable, the reservation
+        the HEAD does not find cannot appear later. If one of these calls finds its store unavailable, the reservation
         waits for a later pass. A reservation that names another `bucket` also waits. `UnavailableError`: the pass was
         cut short; continue later.
         """
@@ -313,7 +312,7 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may have spare room. While the shard is filled up to `idle_ceiling`, spare room keeps no writer out. So
+        Writers may have spare room, which keeps no writer out while at most `idle_ceiling` entries are counted. So
         spare room is left to the writers as long as the counter moves. Above `idle_ceiling`, writers take no more spare
         room, and soon use up the spare room that they have.
         """

@@ -83,7 +83,7 @@ EntryOutcome = EntryCommitted | Expired | Undecided
 
 
 def committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
-    """Returns the outcome of an event's commit; an error if the event must be pushed again. Pure."""
+    """Returns the outcome of an event's commit; raises an error if the event must be pushed again. Pure."""
     event = f"an event of slot {reservation.entry.slot}"  # no key, because inlets log this text
     match outcome:
         case EntryCommitted():
@@ -291,7 +291,7 @@ def _segment(place: Place, drafts: Sequence[_Draft]) -> Segment:
 
 
 def stamped(settings: TopicSettings, event: Event, clock: Clock) -> Event:
-    """The event as a topic with these settings takes it (`as_taken`); with time and sequencer, if these are missing."""
+    """The event as a topic with these settings stores it (`as_taken`). A missing time or sequencer is added."""
     wall_ms = clock.wall_ms()
     return replace(
         as_taken(settings, event),

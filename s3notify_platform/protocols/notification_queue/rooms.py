@@ -1,10 +1,10 @@
 """Room in the shards: how it is counted, and the spare room that a process holds for its next reservations.
 
-Room is taken by adding to the counter of a shard's quota generation. A process that makes reservations often takes more
-room than it needs, as spare room. It uses the spare room before it asks again. The spare room is 0 at first. With each
-further request, the spare room grows to twice its size plus 1, up to `ROOM_HELD` entries. Spare room stays with its
-shard, and is taken only while the shard is filled to at most `ROOM_IDLE_SHARE`. If the shard is fuller, a process takes
-exactly the room that it needs.
+Room is taken by adding to the counter of a shard's quota generation. A process that often makes reservations takes more
+room than it needs, as spare room. The process uses its spare room before it asks again. The spare room is 0 at first.
+With each further request, the spare room grows to twice its size plus 1, up to `ROOM_HELD` entries. Spare room stays
+with its shard, and is taken only while the shard is filled to at most `ROOM_IDLE_SHARE`. If the shard is fuller, a
+process takes exactly the room that it needs.
 
 Spare room belongs to one generation of the quota. A reservation that uses spare room is granted only if this generation
 is still current (`reserving`). Spare room does not expire. But the spare room of an idle or ended process keeps no

@@ -9,12 +9,12 @@ Sources: "Event message structure", version 2.1, and "EventBridge event message 
 Event names, version ids and configuration ids are passed on unchanged; EventBridge's `reason` is converted to S3's
 event name. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to its
 topic, and is not passed on; our topics have their own. A record that came from Ceph is passed on in Ceph's format, with
-an unencoded key. But it says version 2.1, as all our records do, and its sequencer is converted, so that a later event
-has a greater sequencer. Ceph's own records say version 2.2.
+an unencoded key. Its version is 2.1, as in all our records; Ceph's own records have version 2.2. Its sequencer is
+converted, so that a later event has a greater sequencer.
 
 With versioning an event is a hint, not a fact about the key. `ObjectRemoved:Delete` of a noncurrent version leaves the
-object unchanged. A delete of the current version makes the version before it current. So decide only after a HEAD of
-the object.
+object unchanged. A delete of the current version makes the previous version current. So decide only after a HEAD of the
+object.
 """
 
 import json
@@ -58,7 +58,7 @@ _OPS: tuple[tuple[str, Op], ...] = (
 _OF_NO_CHANGE = frozenset(
     f"ObjectCreated:{name}" for name in ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
 )
-"""Event names of MinIO that do not change the object's content; the first two are in MinIO's group `put`."""
+"""MinIO's names of events that do not change an object's content; the first two are in MinIO's group `put`."""
 
 _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
 _CREATED_BY = {
@@ -265,8 +265,8 @@ def _rising(sequencer: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """Unix milliseconds, for people; 0 if the time cannot be parsed, or is beyond the years 1 to 9999 in UTC, so that
-    `_iso` can write each result.
+    """Unix milliseconds, for people. The result is 0 if the time cannot be parsed, or is outside the years 1 to 9999 in
+    UTC, which `_iso` cannot write.
     """
     try:
         moment = datetime.fromisoformat(text)

@@ -35,8 +35,8 @@ ENTRIES_MAX: Final = 256
 """The maximum number of entries of a segment."""
 
 BYTES_MAX: Final = 128 * 1024
-"""The maximum size, in bytes, of all rows of a segment when it is reserved. Later ETags, attempts and errors increase
-this size (`ERRORS_BYTES`).
+"""The maximum size, in bytes, of all rows of a segment when it is reserved. ETags, attempts and errors are added later,
+and increase this size (`ERRORS_BYTES`).
 """
 
 ERROR_MAX: Final = 500

@@ -165,7 +165,7 @@ class Shards:
         self.give_back_rooms(Counter(entry.place for entry in entries))
 
     def give_back_rooms(self, rooms: Mapping[Place, int]) -> None:
-        """Frees the space of this number of entries at the counter of each place: see `give_back`."""
+        """Frees the space of some entries: `rooms` has their number by place. See `give_back`."""
         counters: Counter[tuple[str, str]] = Counter()
         for place, number in rooms.items():
             key = depth_key(place.epoch, place.shard, place.quota)

@@ -6,10 +6,13 @@ objects that its HEAD finds. Ceph's messages have metadata and tags. The events 
 tags. The event of a deletion has metadata and tags only in Ceph's messages. A rule that requires metadata or tags never
 matches an event without them.
 
-A rule that can never match is refused. The reason may be: an event that no store reports, or that changes no object; a
-regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix, a suffix and plain
-characters at the ends of the expression that together need more than 1,024 bytes; one name with two values; a bucket or
-prefix that differs from that of the topic.
+A rule that can never match is refused. The reason may be:
+    - an event that no store reports, or that changes no object
+    - a regular expression that matches no key, or no key with the rule's prefix and suffix
+    - a key of more than 1,024 bytes, which the prefix, the suffix and plain characters at the ends of the expression
+      require
+    - one name with two values
+    - a bucket or a prefix that differs from the topic's
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
@@ -210,7 +213,7 @@ def _shortest(begin: bytes, end: bytes) -> int:
 
 
 def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
-    """The alternatives of the whole expression. The text beside each is the end of all its matches ("" if unknown)."""
+    """Yields each alternative of the whole expression, and the text in which all its matches end ("" if unknown)."""
     _pattern(regex)  # refuses invalid expressions, for which the tokens below are wrong
     if "\\Q" in regex or re.search(r"\(\?(?!:|P?<)", regex):
         yield regex, ""
@@ -228,8 +231,8 @@ def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
 
 
 def _may_begin(regex: str, prefix: str, suffix: str) -> bool:
-    """True if a key with this prefix may match, and has room for this suffix. The result False is certain: it
-    follows from the range of all matching texts, which all begin with the characters that both ends of the range share.
+    """True if a key with this prefix may match, and has room for this suffix. The result False is certain. It follows
+    from the range of all matching texts: all of them begin with the characters that both ends of the range share.
     """
     try:
         low, high = _pattern(regex).possiblematchrange(2 * MAX_KEY_BYTES)

@@ -9,18 +9,18 @@ by its own clock. Then it acts on the change. Any client may repeat the wait: no
       wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards,
       so it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without
       any reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended.
-    - Changed bucket, prefix, rules or persistence. Writers may still know the topic's former keys, or that it had no
-      queue. `update` waits until all writers know the new settings. Until then, the creation of another topic also
-      waits, because the creator cannot tell which keys writers have reserved.
+    - Changed bucket, prefix, rules or persistence. Writers may still rely on the topic's former keys, or on the fact
+      that it had no queue. `update` waits until all writers know the new settings. Until then, the creation of another
+      topic also waits, because the creator cannot tell which keys writers have reserved.
     - Deletion. Until the wait has ended, reservations in the topic are granted, nothing of the topic is removed, and
       its name is not used again. So the deletion finds all entries of the topic. A later commit of such an entry
       returns `Expired`.
-    - Renewal. This is a deletion whose last write replaces the topic's record by the new topic, instead of removing it.
-      So at each moment the record has the settings, and an interrupted renewal is finished by its repetition or by the
-      creation of the topic. Until then, the record already has the new settings, but writers may know the former keys.
-      So the creation of another topic waits, as for changed rules.
+    - Renewal. This is a deletion whose last write does not remove the topic's record, but replaces it by the new topic.
+      So the record has the settings at each moment. If a renewal is interrupted, its repetition or the creation of the
+      topic finishes it. Until then, the record already has the new settings, but writers may still rely on the former
+      keys. So the creation of another topic waits, as for changed rules.
     - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
-      of the shard. Then the base, which is the number of older entries, shrinks, and the former counters are removed
+      of the shard. Afterwards, the base (the number of older entries) shrinks, and the former counters are removed
       (`reconciler`).
     - Lower capacity. Writers reserve space up to the former capacity for a while. This space is counted like any other,
       and nothing relies on the lower capacity.
@@ -80,8 +80,8 @@ class Topics:
 
     @property
     def outdated_seconds(self) -> float:
-        """Seconds on any process's own clock. After a wait of this length, no writer relies on topics that it has read
-        before the wait.
+        """The length of a wait, on any process's own clock, after which no writer relies on topics that it read before
+        the wait.
         """
         return self.known_seconds * CLOCK_SKEW
 
@@ -162,7 +162,8 @@ class Topics:
         return replace(known, version=outcome.version) if isinstance(outcome, Stored) else topic
 
     def _overlaps(self, topic: Topic) -> bool:
-        """True if a writer that does not know the topic may have reserved a change of its keys in another topic.
+        """True if a writer that does not know the topic may have reserved a change of the topic's keys in another
+        topic.
 
         Topics that are being deleted count: writers may still know them.
         """
@@ -264,8 +265,8 @@ class Topics:
             self._finish_delete(topic)
 
     def renew(self, name: str, revised: Callable[[TopicSettings], TopicSettings]) -> Topic:
-        """Deletes the topic as `delete` does, and creates it again with revised settings. Everything else of the topic
-        stays, like its tables. Unlike `revise`, this call may change any setting.
+        """Deletes the topic as `delete` does, and creates it again with revised settings. Keeps everything else, like
+        the topic's tables. Unlike `revise`, this call may change any setting.
 
         The topic is never lost: to finish an interrupted renewal, call `renew` again, or create the topic. `revised`
         may get settings that an interrupted call has already revised. `NotFoundError`: the topic does not exist, or is
@@ -286,8 +287,8 @@ class Topics:
         return self._waited_out(found)
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Removes all records of this epoch, then the topic, which may begin again (`Topic.renews`). Any number of
-        callers may call this method, and repeat it.
+        """Removes all records of this epoch. Then removes the topic's own record, or replaces it by a new topic
+        (`Topic.renews`). Any number of callers may call this method, and repeat it.
 
         First waits until no writer knows the topic. So the call finds every entry that a writer was granted.
         """
@@ -379,9 +380,9 @@ class KnownTopics:
         self._records: dict[str, Record] = {}
 
     def as_of(self, moment: float) -> TopicsSeen:
-        """All topics. A client that acts until `moment` may rely on this result. Cost: 1 scan, or no request.
+        """All topics. The caller may rely on this result until `moment`. Cost: 1 scan, or no request.
 
-        If a client has created or changed a topic after the read, the client acts on that change only after `moment`.
+        Another client that creates or changes a topic after the read acts on its change only after `moment`.
         """
         seen = self._seen
         if seen is None or seen.changes != self._topics.changes:

@@ -35,8 +35,8 @@ Limits
     - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. If a slot has more
       changes, its `SlotChanges` are `complete=False`. The slot is planned again after its commit.
     - The signal of a queueing writer may hide the signal of an unqueued writer, until the unqueued writer signals
-      again. From then on, for `UNQUEUED_SECONDS`, every signalled slot is listed. The sweep finds the changes whose
-      signals were hidden.
+      again. After an unqueued writer was seen, every signalled slot is listed for `UNQUEUED_SECONDS`. The sweep finds
+      the changes whose signals were hidden.
 
 Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names, unless `Choice` excludes
 the key.

@@ -86,7 +86,8 @@ class Choice:
         """True if the choice depends on more than an object's key. Then each entry with a chosen key costs a HEAD.
 
         A new condition needs care: if an overwrite can make a chosen object unchosen, a batch by entries treats the
-        object as deleted, and `on_delete` decides about its old rows. No overwrite does this with `modified_after`.
+        object as deleted, and `on_delete` decides about its old rows. An overwrite never makes an object unchosen by
+        `modified_after`.
         """
         return self.modified_after is not None
 

@@ -61,7 +61,7 @@ class UnchosenObject:
 @pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The part of an object version that one task reads: the records that begin at `start` or later, before `end`.
+    """The part of an object version that one task reads: the records that begin at or after `start`, and before `end`.
 
     `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start` is
     the number of records to skip, and `end` is not used. The split ends with the record at which its decoded bytes
@@ -159,11 +159,11 @@ def changes_of_slot(
 ) -> SlotChanges:
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left. The
-    object of a `pending` key is read further, from the offset that was reached. If that object was read to its end, it
-    is read again, even with the same ETag. `stale` keys are read again. `expired` keys were removed by the bucket's
-    lifecycle. `stays`: a function that returns true for the state of a key that counts as present although no version
-    was found.
+    `touched`: the keys that were looked up; None: all keys of the slot. A key that was looked up but not found has
+    left. The object of a `pending` key is read further, from the offset that was reached. If that object was read to
+    its end, it is read again, even with the same ETag. `stale` keys are read again. `expired` keys were removed by the
+    bucket's lifecycle. `stays`: returns true for the state of a key that counts as present even if no version was
+    found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -251,7 +251,7 @@ def head_or_listed(store: ObjectStore, key: str) -> ObjectMeta | None:
     try:
         return store.head(key)
     except RefusedError:
-        # The first key that begins with this text is the key itself, if it exists.
+        # If the key exists, it is the first key that begins with this text.
         return next((each for each in store.list(key, limit=1).objects if each.key == key), None)
 
 
@@ -309,8 +309,8 @@ class Enumerator:
     def current(self, key: str) -> ObjectVersion | None:
         """The current version of a key that an entry names; None if the object is missing or not chosen.
 
-        Cost: no request if the key is not chosen; else that of `head_or_listed`. So a key that nobody may read is
-        found, as in a sweep. The entry is only a hint that the key changed: entries may be late and in any order.
+        Cost: no request if the key is not chosen; else that of `head_or_listed`. So an object whose HEAD is refused is
+        still found, as in a sweep. The entry is only a hint that the key changed: entries may be late and in any order.
         """
         if self.choice.why_not(key):
             return None

@@ -47,7 +47,7 @@ def quantiles(sample: Iterable[str], parts: int) -> list[str]:
 def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
     """Returns cuts. A cut is the next existing key after a wanted key, if `start_after` works at this next key.
 
-    Cost: 2 LISTs for each wanted key, for `REQUESTS_IN_FLIGHT` keys at the same time.
+    Cost: 2 LISTs for each wanted key. Up to `REQUESTS_IN_FLIGHT` keys are looked up at the same time.
     """
 
     def cut_after(key: str) -> str | None:
