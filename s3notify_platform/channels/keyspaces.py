@@ -1,4 +1,4 @@
-"""The sources of a bucket, as seen by the writers and inlets that announce its changes."""
+"""The sources of a bucket, as seen by the writers and inlets that announce the bucket's changes."""
 
 import re
 from collections.abc import Iterable

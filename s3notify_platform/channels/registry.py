@@ -9,9 +9,9 @@ its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item
     - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of this job alive.
 
 A setting is never a secret: a setting `…_env` or `…_envs` names the environment variable that has the secret, like
-`secret_envs` of `inlets/http_inlet.py`. Help and the component import the settings of all services, so only `messages`
-or `build` imports a client that an extra installs. After a new item or setting, `poe options` writes the guide's page;
-after a new extra, `poe lock` writes the versions for CI.
+`secret_envs` of `inlets/http_inlet.py`. The command line's help and the component import the settings of all services.
+So a client that an extra installs is imported only in `messages` or `build`. After a new item or setting, run
+`poe options` to write the guide's page. After a new extra, run `poe lock` to write the versions for CI.
 """
 
 from dataclasses import dataclass

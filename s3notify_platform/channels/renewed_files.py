@@ -40,7 +40,7 @@ class RenewedTls:
         self._context = make()
 
     def context(self) -> ssl.SSLContext:
-        """The context for the next connection. It reads each state of the files once."""
+        """The context for the next connection. After each change of the files, they are read once."""
         state = state_of(self._files)
         if state != self._state:
             self._state = state

@@ -25,7 +25,7 @@ class Tables(Access):
 
     @property
     def place(self) -> str:
-        """The tables, for messages."""
+        """The description of the tables in messages."""
         return "the DynamoDB tables"
 
     def schemas(self) -> Iterator[tuple[str, DynamoConfig, TableSchema]]:

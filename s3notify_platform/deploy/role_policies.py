@@ -2,9 +2,10 @@
 tables that the code uses.
 
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
-`s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. The KMS key that a source names is
-granted; other keys, of the source's objects or of queues, need permissions of their own. Sources may share a records
-table: each role gets only the partitions that it uses. The event queue's own policy is made by `deploy.events`.
+`s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. The policies grant the use of the
+KMS key that a source names. Other KMS keys, of the source's objects or of queues, need permissions of their own.
+Sources may share a records table: each role gets only the partitions that it uses. The event queue's own policy is made
+by `deploy.events`.
 """
 
 import re
@@ -82,7 +83,7 @@ class Places:
     tags: bool = False
     """True if committed objects are tagged."""
     kms_key: str | None = None
-    """ARN of the KMS key of the objects that the platform writes, if the source names a key."""
+    """ARN of the KMS key for the objects that the platform writes, if the source names a key."""
     signals: Literal["slots", "root"] = "slots"
     """With `root`, a reader needs the queue's entries: only they name the slots whose signals did not move."""
 
@@ -126,7 +127,9 @@ def _condition(partitions: str) -> Json:
 
 
 class _Grants(dict[tuple[str, str], set[str]]):
-    """Actions by resource, and by the pattern of the partitions of a table that sources may share; "" without one."""
+    """Actions by resource and partitions. For the records table, which sources may share, the partitions are a pattern.
+    For other resources, they are "".
+    """
 
     def __init__(self, places: Places) -> None:
         super().__init__()
@@ -155,8 +158,8 @@ class _Grants(dict[tuple[str, str], set[str]]):
             self.to(where, *(f"dynamodb:{action}" for action in actions), partitions=partitions)
 
     def records(self, place: str, *actions: str) -> None:
-        """Grant actions on the partitions of the records table that `stores.open_store.open_records` makes for this
-        place of the platform's bucket, if there is such a table.
+        """Grant actions on partitions of the records table, if there is such a table: the partitions that
+        `stores.open_store.open_records` makes for this place of the platform's bucket.
         """
         partitions = f"{self._places.platform_bucket}/{place}"
         self.table(self._places.tables.records, *actions, partitions=partitions)
@@ -324,7 +327,7 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
 
 def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
-    """Patterns of the keys below our prefixes that the role must not change: all keys except signals. If the role
+    """Patterns of the keys that the role must not change: all keys below our prefixes, except signals. If the role
     writes to a queue on the bucket, the queue's keys are left out, too.
 
     By default, several sources are below one prefix. Each source has signals of its own, which its writers must move.

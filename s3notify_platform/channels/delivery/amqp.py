@@ -43,7 +43,7 @@ ACKS: Final = ("none", "broker", "routable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A connection since its start, and a new channel of it."""
+    """A connection, a new channel of this connection, and the time at which the connection began (`since`)."""
 
     since: float
     connection: Connection

@@ -5,8 +5,8 @@ The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). Th
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).
 
 A topic may name two environment variables of the worker. `S3NOTIFY_PUSH_…` is an HMAC key, which is never sent.
-`S3NOTIFY_SEND_…` is a login, which is sent only to the host that the operator has written into it. A topic may name one
-file in the worker's `ca_folder`.
+`S3NOTIFY_SEND_…` is a login, which is sent only to the host that the operator has written into the variable. A topic
+may name one file in the worker's `ca_folder`.
 
 If the topic has `opaque_data`, every event has this text as `opaqueData` beside `s3`, as in Ceph's messages.
 

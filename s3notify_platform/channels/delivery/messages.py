@@ -4,7 +4,7 @@
     - `cloudevents`: CloudEvents 1.0 in JSON, with the attributes of the CloudEvents adapter for AWS S3, except the id.
       The id is the entry's id, because one request to the store may cause several events. Several events form one JSON
       batch.
-    - `cloudevents-binary`: the attributes in HTTP headers, as Ceph sends them. The body is that of the format `s3`. In
+    - `cloudevents-binary`: the attributes in HTTP headers, as Ceph sends them. The body is as in the format `s3`. In
       this format, each request has one event. `ce-type` lacks the `s3.` that the adapter writes. `ce-id` is
       REQUEST.ID2, the ids `x-amz-request-id` and `x-amz-id-2` of the record. If the record lacks one of them, as our
       own events do, `ce-id` is the entry's id. Values are percent-encoded where the protocol binding requires it; Ceph

@@ -74,8 +74,8 @@ class PooledPush:
     """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
     `post`.
 
-    `once`: True if no request may be sent again that the endpoint may have processed. `UsageError` if the worker must
-    not connect to the endpoint, or lacks the login or certificates that the endpoint names.
+    `once`: True if a request that the endpoint may have processed must not be sent again. `UsageError` if the worker
+    must not connect to the endpoint, or lacks the login or certificates that the endpoint names.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Signed:
     """Lifetime of a presigned URL; None if the signature is in the header."""
 
     def check_time(self, now_ms: int) -> None:
-        """Raises `DeniedError` unless the signature is valid at this Unix time."""
+        """Raises `DeniedError` if the signature is not valid at this Unix time."""
         try:
             signed = datetime.strptime(self.stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
         except ValueError:
@@ -116,7 +116,7 @@ def signed_of(head: Head) -> Signed:
 
 
 def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> None:
-    """Raises `DeniedError` unless head and body were signed with this secret. The comparison takes the same time for
+    """Raises `DeniedError` if head and body were not signed with this secret. The comparison takes the same time for
     any signature.
     """
     actual = hashlib.sha256(body).hexdigest()
@@ -141,7 +141,7 @@ def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> Non
 
 
 def pairs_of(query: str) -> list[tuple[str, str]]:
-    """The decoded names and values of a query. Different bytes that are not UTF-8 give different texts."""
+    """The decoded names and values of a query. Bytes that are not UTF-8 stay distinct in the texts."""
     pairs = (part.partition("=") for part in query.split("&") if part)
     return [(_decoded(name), _decoded(value)) for name, _, value in pairs]
 

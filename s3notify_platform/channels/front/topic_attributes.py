@@ -16,9 +16,10 @@
 | time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
-Other attributes are refused. With persistent=false, the process that announces a change sends it to the endpoint: our
-publisher after its write and before its call returns, an inlet before it answers the store. Ceph sends before it
-answers the write. Here, as in Ceph, a failed request loses the notification, but does not fail the write.
+Other attributes are refused. With persistent=false, the process that announces a change also sends it to the endpoint.
+Our publisher sends the change after its write, before its call returns. An inlet sends the change before it answers the
+store. Ceph sends before it answers the write. Here, as in Ceph, a failed request loses the notification, but does not
+fail the write.
 """
 
 from collections.abc import Mapping
@@ -65,7 +66,7 @@ _KAFKA_PORT: Final = 9092
 
 def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> TopicSettings:
     """The settings of a topic with exactly these attributes. Rules, and settings that no attribute describes, stay as
-    in `before`. A number also stays as in `before` if its attribute is the one of `before`, because an attribute cannot
+    in `before`. A number also stays as in `before` if its attribute has not changed, because an attribute cannot
     express every number.
 
     `UsageError` for attributes that do not exist, or that cannot work.

@@ -108,13 +108,13 @@ class Application(Protocol):
     """The application of a server. `admit` and `handle` are called on the server's event loop."""
 
     def admit(self, head: Head) -> Answer | None:
-        """Judges a request by its head. Returns None if the request is admitted, `UNPROVEN` if only the body can prove
-        the sender, and otherwise the answer, for which the body is not read.
+        """Judges a request by its head. Returns None if the request is admitted, or `UNPROVEN` if only the body can
+        prove the sender. Otherwise, returns the answer, and the body is not read.
         """
         ...
 
     async def handle(self, head: Head, body: bytes) -> Answer:
-        """The answer to a request with its body. The application limits the time of this call itself."""
+        """The answer to a request, given head and body. The application itself limits the time of this call."""
         ...
 
 
@@ -230,7 +230,8 @@ class HttpServer:
             async with asyncio.timeout_at(ends):
                 tls = self._tls.context() if self._tls is not None else None
                 connection = await _Connection.opened(peer, tls, self._limits)
-            # Pipelined requests are read without a wait, so no timeout would end a stranger who sends them.
+            # Pipelined requests are read without a wait, so no timeout fires: the comparison of `loop.time()` ends a
+            # stranger who sends them.
             while not self._closing and loop.time() < ends and await connection.await_request(ends):
                 self._busy.add(task)
                 if connection.admitted:

@@ -121,7 +121,7 @@ class _Retry:
 
 
 class _Memory:
-    """The tick of each of the last steps: a number that rises with each call of `tick`. Thread-safe.
+    """The last steps, each with its tick: a number that rises with each call of `tick`. Thread-safe.
 
     An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
     with a greater tick was sent after the entry became durable.
@@ -321,8 +321,8 @@ class Intake:
                 self._memory.note(step, report, began)
 
     def _send(self, reports: Sequence[_Report]) -> None:
-        """Sends each event once to topics that are not persistent, even if the event is reported again because of other
-        topics, or while it is being sent.
+        """Sends each event only once to the topics that are not persistent. The event may be reported again because of
+        other topics, or during the sending.
         """
         todo = []
         with self._lock:

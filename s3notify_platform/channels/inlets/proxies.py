@@ -88,8 +88,8 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """The address or network for which a request from this address counts: for IPv6 the /64 network, for IPv4 within
-    IPv6 the IPv4 address.
+    """The address or network for which a request from this address counts. An IPv6 address counts for its /64 network.
+    An IPv4 address, also one that is mapped into IPv6, counts for itself.
     """
     found = _address(address)
     if isinstance(found, IPv6Address):

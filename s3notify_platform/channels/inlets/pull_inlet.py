@@ -13,8 +13,8 @@ Outcomes of a message
     - A topic is full: the message is hidden, and received again later. The hidden time grows with each receive, up to
       15 minutes. Other topics have the entry already.
     - The store is unavailable: the message is kept in memory and retried. Meanwhile, no new message is received,
-      because the message service counts the receives of each message: after too many, it moves the message to its dead
-      letters.
+      because the message service counts the receives of each message: after too many receives, the service moves the
+      message to its dead letters.
     - The message is not an S3 event message: it is left to the dead letters of the message service. If the service has
       no dead letters, the message is kept as poison with its reason, and deleted.
     - An unexpected error: the message is received again. From the `MAX_RECEIVES`th receive on, the message is treated

@@ -59,7 +59,7 @@ class LateAnnouncements:
         marked as queued.
 
         If all changes are reserved, and happened soon after the topics were read, the topics that this process knows
-        suffice, and no request is made. Otherwise, the topics are read, for example because a change in doubt may still
+        suffice, and no request is made. Otherwise, the topics are read again: a change in doubt, for example, may still
         happen later.
         """
         reserved = all(work.held and work.happened for work in works)

@@ -1,4 +1,4 @@
-"""The publisher whose changes are in the notification queue: announced before the write, confirmed after it.
+"""The publisher that announces each change in the notification queue before the write, and confirms it afterwards.
 
     queue = NotificationQueue(queue_records(config))
     publisher = QueuedPublisher(Publisher(store, prefix=…), queue, bucket="acme-landing")
@@ -9,9 +9,9 @@ Steps, for one change or a batch
     1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all topics.
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. The known topics suffice if each write has a reservation, and was answered within 2 s after
-       the last read of the topics began. Otherwise, read the topics again. If a write happened, announce it to new
-       topics: their consumers list only once, and could miss the object.
+    4. Look at the topics. If each write has a reservation, and was answered at most 2 s after the start of the last
+       read of the topics, this read suffices. Otherwise, read the topics again. If a write happened, announce it to
+       new topics: their consumers list only once, and could miss the object.
     5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the write is in
        doubt, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
        resolved meanwhile, push the change again.
@@ -23,20 +23,20 @@ Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a mult
 name. The reservations are renewed during the upload. The upload is completed only if the reservations are still fresh.
 If the writer is killed before the completion, the reconciler aborts the upload.
 
-Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Changes of several threads at about the same time
-are one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
+Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Changes that several threads make at about the
+same time share one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
 If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. The reconciler also
 announces the changes to the topics that exist then, and moves the signals. The signal is not marked if no topic takes
 the key, or if the queue was not reachable. Then consumers list, as for an unqueued writer.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
-Only a listing, at the latest the sweep, finds the object. A writer has no reservation if the key's first topic did not
-exist yet 2 s before the write began, or if all topics that the writer knew were deleted meanwhile.
+Only a listing, at the latest the sweep, finds the object. A writer has no reservation if the key's first topic was
+created later than 2 s before the start of the write, or if all topics that the writer knew were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
-| the topics | 1 scan each 2 s; if a write is not reserved, or not answered in time, 1 more after it |
+| the topics | 1 scan each 2 s; if a write is not reserved, or not answered in time, 1 more after the write |
 | reserve, commit | t × 2 writes for each 256 changes that fit into one shard |
 | space in the topics | t × 1 `add` (if the queue is on a bucket: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
@@ -137,8 +137,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Writes one object. Requests with one topic: 5, in sequence. The first put takes 3 or 4 more; later, 1 more
-        each 2 s and each 32 puts. Concurrent threads share all requests except the PUTs of object and slot signal.
+        """Writes one object. Requests with one topic: 5, in sequence. The first put takes 3 or 4 more. Later puts take
+        1 more every 2 s, and 1 more for every 32 puts. Concurrent threads share all requests except the PUTs of object
+        and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -161,9 +162,10 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
         """Applies all changes; returns an outcome for each. If a topic is nearly full, only the first changes fit.
 
-        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
-        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). In a large batch,
-        each write that would begin later is `Refused`, with 0 s to wait. Bodies are held in memory.
+        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once.
+        Writes may begin only in the first third of the queue's `stale_seconds`, counted from the start of the
+        reservations (by default 40 s of 120 s). In a large batch, each write that would begin later is `Refused`, with
+        0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -202,7 +204,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announces objects, like objects of other writers. A key without an object is announced as a deletion.
+        """Announces the objects of these keys in the same way as objects of other writers. A key without an object is
+        announced as a deletion.
 
         Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
         these objects. The call may be repeated. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to

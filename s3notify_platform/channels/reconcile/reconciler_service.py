@@ -4,8 +4,8 @@
 |---|---|---|
 | a reservation, its object written or not | HEAD, or LIST if HEAD is refused | `stale_seconds`, and one or two passes |
 | a multipart upload | its reservation, which names it; aborted before the HEAD | the same time |
-| an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
-| an entry whose slot's signal has moved, or was unknown before | the entry still exists | `doubtful_seconds` |
+| an entry whose slot was never signalled | the signal is the same as before the entry | `unsignalled_seconds` |
+| an entry whose slot's signal has moved, or was not read before it | the entry still exists | `doubtful_seconds` |
 
 In each of these cases, the slot's signal is moved, marked as queued. The signal is moved again every `doubtful_seconds`
 while the entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the
@@ -92,8 +92,8 @@ class WaitingEntry:
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
-    """For each keyspace, the digest of the entry's signal before the entry was committed, if the signal had been read
-    by then.
+    """For each keyspace whose signal was read before the entry was committed: the digest of the entry's signal at that
+    time.
     """
 
 
@@ -185,8 +185,8 @@ class ReconcilerService:
             self._turn.release()
 
     def reconcile(self) -> ReconcilerReport:
-        """Makes one pass now. `UsageError` for problems that only an operator can fix; `errors` has outages, and
-        refusals of HEAD and LIST.
+        """Makes one pass now. `UsageError` for problems that only an operator can fix. Outages, and refusals of HEAD
+        and LIST, are in the report's `errors`.
         """
         with self._turn:
             return self._reconcile()
@@ -246,8 +246,8 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Polls the signals before the entries are read. So if an entry is new in this pass, the signal for it cannot
-        have moved before the previous pass.
+        """Polls the signals before the entries are read. So the signal for an entry that is new in this pass can have
+        moved only after the previous pass's poll.
         """
         for watched in self._keyspaces:
             watched.before = watched.watcher.state if watched.polled else None
@@ -259,9 +259,9 @@ class ReconcilerService:
 
     def _head(self, refused: list[tuple[str, RefusedError]], key: str) -> ObjectMeta | None:
         """The object by HEAD or LIST. If both are refused, key and error are added to `refused`, and the reservation
-        waits, as in an outage. The reconciler handles all topics of the bucket, but perhaps may not look at the keys of
-        all topics. A LIST shows no metadata. So the event then has none, and an overwrite under If-Match with the same
-        bytes counts as not happened.
+        waits, as in an outage. The reconciler handles all topics of the bucket, but may lack the right to look at the
+        keys of some topics. A LIST shows no metadata. So after a LIST the event has no metadata, and an overwrite under
+        If-Match with the same bytes counts as not happened.
         """
         try:
             return head_or_listed(self._objects, key)
@@ -278,7 +278,7 @@ class ReconcilerService:
         """
         upload = event.upload.id if event.upload is not None else None
         doomed: Iterable[UploadId] = [upload] if upload else []
-        # Without permission for this process, a lifecycle rule may abort the upload.
+        # A process without the permission leaves the upload: a lifecycle rule may abort it.
         with suppress(RefusedError):
             if not upload:
                 doomed = self._objects.empty_uploads(event.key)

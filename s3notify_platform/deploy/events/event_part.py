@@ -20,7 +20,7 @@ def allowing(name: str, *, service: str, action: str, resource: Any, source: Any
     """The statement that allows a service one action on `resource`. The service must act on behalf of one sender, whose
     ARN is `source`. With `account`, the sender must belong to this account. Pure.
 
-    ARNs and account are texts, or a template's references to them.
+    ARNs and account are texts, or references in a template.
     """
     condition: Json = {"ArnEquals": {"aws:SourceArn": source}}
     if account:

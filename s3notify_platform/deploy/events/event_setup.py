@@ -1,4 +1,4 @@
-"""The parts of one source's events, for each way to the queue: planned, made, checked and removed."""
+"""The parts of the setup for one source's events, for each way to the queue. Parts are planned and checked here."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -57,8 +57,9 @@ class EventSetup:
 
         The queue's policy shows the way, because the policy is written before every part that sends to the queue, and
         removed after that part. If others deleted the queue or its policy, the parts that are left show the way. A
-        service that does not show its parts counts as empty, since a server may have SQS alone; with `surely`:
-        `UsageError`. Cost: 3 requests; without a policy and a notification up to 7 more.
+        service that does not show its parts counts as a service without parts, since a server may have only SQS. With
+        `surely`, such a service causes `UsageError`. Cost: 3 requests; without a policy and a notification up to 7
+        more.
         """
         for one in statements_of(self.queue.policy(), self.site.name):
             if way := SENDERS.get(str(one.get("Principal", {}).get("Service", ""))):
@@ -85,14 +86,14 @@ class EventSetup:
         return None
 
     def _subscribed(self, topic_arn: str) -> bool:
-        """True if a queue that was made here, or is deleted, is subscribed. Perhaps the owner of another queue made its
-        subscription, which has no tag to show this.
+        """True if the queue is subscribed, and was made here or is deleted. The subscription of any other queue may be
+        the work of the queue's owner: subscriptions have no tag that shows their maker.
         """
         ours = self.queue.is_ours() or self.queue.url() is None
         return ours and bool(self._subscription(topic_arn).remains())
 
     def bucket_account(self) -> str:
-        """The bucket's account, as the setup in place has it in the policy of its queue or topic; "" if there is none.
+        """The bucket's account in the policy of the existing setup's queue or topic; "" if the policy names no account.
         Requests: as many as `way_in_place`, and 1 or 2 more.
         """
         by_own_topic = self.way_in_place() == ("sns", self.site.topic_arn)

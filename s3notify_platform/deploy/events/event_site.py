@@ -65,7 +65,9 @@ class EventSite:
 
     @property
     def name(self) -> str:
-        """The name of everything that is made, derived from the source and the places of its objects and its queue."""
+        """The name of all resources that are made. The name is derived from the source's name, and from the places of
+        the source's objects and queue.
+        """
         place = [self.bucket.bucket, self.platform_bucket, self.platform_prefix, self.queue_prefix]
         digest = blake2b(json.dumps(place).encode(), digest_size=4).hexdigest()
         return f"s3notify-{self.source[:_SOURCE_MAX]}-{digest}"

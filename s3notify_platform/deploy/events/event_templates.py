@@ -20,9 +20,9 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketNotification
 
 def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
     """Terraform's JSON. `others`: the bucket's current notifications. The template repeats these notifications, because
-    Terraform's resource replaces all notifications of a bucket. Resources have the site's name in Terraform, so
-    templates of sources of different buckets may be in one folder. Sources of one bucket must share one
-    `aws_s3_bucket_notification`. Pure.
+    Terraform's resource replaces all notifications of a bucket. Resources have the site's name in Terraform, so one
+    folder may have the templates of several sources, if each source has its own bucket. Sources of one bucket must
+    share one `aws_s3_bucket_notification`. Pure.
     """
     name = site.name
     queue, rule = f"${{aws_sqs_queue.{name}.arn}}", f"${{aws_cloudwatch_event_rule.{name}.arn}}"

@@ -75,7 +75,7 @@ class Queue:
         """See `Part`. An existing queue stays unchanged: 1 request. A new queue costs at least 3 requests, because the
         method waits until SQS shows the queue.
 
-        For 60 s, SQS refuses the name of a queue that was deleted.
+        After a queue is deleted, SQS refuses the queue's name for 60 s.
         """
         for _ in attempts(self.clock, SHOWN_ATTEMPTS, base=0.5):
             if self.url() is not None:
