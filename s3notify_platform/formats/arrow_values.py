@@ -107,7 +107,7 @@ def count_fields(fields: pa.Schema | pa.DataType) -> int:
 def in_utc(schema: pa.Schema) -> pa.Schema:
     """Returns the schema with the zone UTC in all its timestamps.
 
-    pyarrow's readers of texts infer a timestamp without a zone also for texts with a zone, and times without a zone are
+    pyarrow's readers infer a timestamp without a zone even if the texts have a zone. A time whose text has no zone is
     in UTC.
     """
     return pa.schema([column.with_type(_in_utc(column.type)) for column in schema])

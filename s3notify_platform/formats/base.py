@@ -101,7 +101,7 @@ class Format(ABC):
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """True if an object can be read in parts, as far as the object's key and the source's encoding show. Pure."""
+        """True if, by the object's key and the source's encoding, the object can be read in parts. Pure."""
         return False
 
     def has_type(self, kind: pa.DataType) -> bool:

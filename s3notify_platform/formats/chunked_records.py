@@ -34,7 +34,8 @@ byte order mark; `final`: nothing follows the body.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Adjacent records, or one `reject`. `begins`: where each record begins in the text, including a byte order mark.
+    """Adjacent records, or one `reject`. `begins`: where each record begins in the text. A byte order mark belongs to
+    the first record.
 
     `next_place`: where the next piece begins.
     """
@@ -146,9 +147,9 @@ def pieces(
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """Yields pairs of a chunk and None.
+    """Yields each chunk with None.
 
-    The last pair has an empty chunk, and the damage that ended the text; "" if there was none.
+    At the end, yields an empty chunk with the damage that ended the text, or with "" if the text is undamaged.
     """
     try:
         for chunk in text:

@@ -1,11 +1,11 @@
 """Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
-Guarantees. Memory is a few chunks, for any content, because data is decompressed only up to the next piece of
-`UNPACKED_BYTES`. zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Time has a limit, too:
-an object is decompressed to at most `most_decoded` bytes. Concatenated members are read one after the other, and zeros
-between members are skipped. A stream that is truncated, damaged or too long returns everything before the damage or
-limit, then raises `CorruptError` with the reason. If the encoding does not allow some bytes, only their record is
-damaged: such bytes become invalid UTF-8, which every format rejects.
+Guarantees. For any content, memory is a few chunks, because data is decompressed piece by piece (`UNPACKED_BYTES`).
+zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Time has a limit, too: an object is
+decompressed to at most `most_decoded` bytes. Concatenated members are read one after the other, and zeros between
+members are skipped. A stream that is truncated, damaged or too long returns everything before the damage or limit, then
+raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their own record: such bytes
+become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy, so these bytes show the
@@ -45,7 +45,7 @@ SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
 
 UNPACKED_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
-"""Number of an object's first bytes that show its compression and encoding."""
+"""Number of bytes at the beginning of an object that show its compression and encoding."""
 
 _INPUT_BYTES: Final = 64 << 10
 _SNAPPY_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -91,7 +91,8 @@ def without_suffix(name: str) -> str:
 def by_record(key: str, encoding: str) -> bool:
     """True if key and encoding show that a text can only be read from its beginning. Pure.
 
-    The result is false if only the content shows a compression or encoding, which the reader of the first split finds.
+    If only the content shows a compression or encoding, the result is false. The reader of the first split then finds
+    the compression or encoding.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
@@ -119,8 +120,8 @@ def compression_of(head: bytes, key: str) -> Compression | None:
 
 
 def _nearly(head: bytes, beginning: bytes) -> bool:
-    """True if `head` begins with `beginning`, of which one byte may be damaged. A shorter `head` must equal the first
-    bytes of `beginning`.
+    """True if `head` begins with `beginning`, except for at most one damaged byte. A shorter `head` must equal the
+    first bytes of `beginning`.
     """
     differing = sum(one != other for one, other in zip(head, beginning, strict=False))
     return len(head) > 0 and differing <= (len(head) >= len(beginning))

@@ -1,4 +1,5 @@
-"""Text formats whose records name their fields, like `level=info duration=3`. A new format of this kind is one method.
+"""Text formats whose records name their fields, like `level=info duration=3`. A new format of this kind needs only one
+method.
 
 The types of columns are inferred as in CSV, and values are converted as in CSV: an empty text is null, except in a
 string column. A field that a record lacks is null. `TextFormat` adds compression, encodings, splits and limits; a

@@ -9,7 +9,7 @@ grouping into tasks. (Columns, and the fields of a struct, stand in the order in
   are joined part by part.
 - Integers become the wider integer. Integers and decimals become a decimal with all digits of both.
 - Numbers beside floating point become double. But decimals with more digits than `_DIGITS_IN_DOUBLE` become string,
-  because a double would lose them.
+  because a double would lose digits.
 - Dates become timestamps, and timestamps without a zone become timestamps in UTC.
 - Any other two scalar types become string; string and binary become binary.
 """
@@ -27,10 +27,10 @@ def infer(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema 
     """Returns one nullable schema for the schemas of sample objects (`Format.schemas`), or for results of `joined`;
     None if there is no column.
 
-    The type of a column is the least type that all its types fit, by the module's rules. Values that do not fit it are
-    rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become strings.
-    A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`, regardless of case. Records
-    with a value in such a column are rejected or rescued later.
+    By the module's rules, the types that a column has in `schemas` are joined to one type. Values that do not fit this
+    type are rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become
+    strings. A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`, regardless of case.
+    Records with a value in such a column are rejected or rescued later.
     """
     found = joined(schemas, taken)
     return found and pa.schema([column.with_type(_filled(column.type)) for column in found])
@@ -105,9 +105,10 @@ def _is_number(kind: pa.DataType) -> bool:
 _TIMES: Final = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
 
 _DIGITS_IN_DOUBLE: Final = (20, 18)
-"""Maximum numbers of digits, before and after the point, of a decimal that becomes double beside a double.
+"""Maximum numbers of digits before and after the point. A decimal within these limits becomes double beside a double.
 
-An integer of 64 bits has no more digits, and it may become a double, too. So integers beside such decimals may.
+An integer of 64 bits is within the limits, and becomes double beside a double, too. So the order in which these three
+types are joined does not matter.
 """
 
 

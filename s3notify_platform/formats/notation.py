@@ -115,10 +115,10 @@ class Notation:
 
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
         """Returns the type of an inferred column: the notation's type if all texts of the column have this notation.
-        Otherwise, returns `found`, or string if a value of type `found` has another form in this notation. If a setting
-        names the column, the notation is tried for any `found`. Otherwise, a notation of dates or times is tried if
-        `found` is a date, a time or string, and the decimal comma if `found` is a float or if a text has a comma.
-        A floating point type is replaced by `number_type`.
+        Otherwise, returns string if the notation prescribes another form for values of type `found`, and else `found`.
+        If a setting names the column, the notation is tried for any `found`. If no setting names the column, a notation
+        of dates or times is tried only if `found` is a date, a time or string. The decimal comma is then tried only if
+        `found` is a float, or if a text has a comma. A floating point type is replaced by `number_type`.
         """
         texts = texts.drop_null()
         if not len(texts):
@@ -149,7 +149,7 @@ class Notation:
 
     @property
     def infers(self) -> bool:
-        """True if `kind_of` may return another type than `found`, even for texts without `has_wide_integers`."""
+        """True if `kind_of` may return another type than `found` even if no integer has more than 64 bits."""
         return bool(self.dates or self.times or self.commas)
 
     @property
@@ -168,8 +168,8 @@ def has_wide_integers(joined: bytes) -> bool:
 def number_type(texts: pa.Array, found: pa.DataType) -> pa.DataType:
     """Returns the type of numbers for which pyarrow has inferred the floating point type `found`.
 
-    Integers of more than 64 bits keep their digits: alone, or beside other integers, they become decimals, or strings
-    if they have more digits than a decimal can have. Beside other numbers they become strings, as in `inference`.
+    Integers of more than 64 bits keep their digits. If all numbers are integers, the type is decimal, or string if an
+    integer has more digits than a decimal can have. Otherwise the type is string, as in `inference`.
     """
     is_integer = pc.match_substring_regex(texts, r"^[ \t]*-?\d+[ \t]*$")
     long = texts.filter(pc.and_(is_integer, pc.match_substring_regex(texts, r"\d{19}")))

@@ -50,9 +50,10 @@ class Reject:
 class Target:
     """Describes the rows to make of records: rows with the columns of `schema`.
 
-    `inferred`: `schema` was inferred. Fields that it lacks must then not be dropped. `rescue`: a value that does not
-    fit goes to `_rescued`, the last column; without `rescue`, the record is a reject. `size`: two numbers of the stored
-    schema that are limited, its columns and its bytes. `name`: the source's name, if its schema was inferred.
+    `inferred`: true if `schema` was inferred. Then fields that `schema` lacks must not be dropped. `rescue`: true if a
+    value that does not fit goes to `_rescued`, the last column. Without `rescue`, the record is a reject. `size`: the
+    numbers of columns and of bytes of the stored schema. Both numbers have limits. `name`: the source's name, if its
+    schema was inferred.
     """
 
     schema: pa.Schema

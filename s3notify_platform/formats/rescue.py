@@ -47,7 +47,7 @@ _FRACTION: Final = re.compile(r"[+-]?\d{1,8}\.\d{1,7}")
 """Numbers that a double holds with all their digits."""
 
 Tally = dict[int, Counter[str]]
-"""For each object's number, the number of values at each path."""
+"""The count of values at each path, by object number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
 
 
 def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
-    """Returns a function that makes a reject's reason from a text. The text does not fit the column at `path`.
+    """Returns a function that makes a reject's reason from a text that does not fit the column at `path`.
 
     `note`: how values at the path are written. `source`: the name of the source, if its schema was inferred; the reason
     then contains a command to change the inferred type.
@@ -210,7 +210,7 @@ def accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
     """Returns the end of a reason: a command that changes the type at the path, so that the value fits.
 
     `source`: see `mismatch_reason`. `fraction`: the value is a number with a fraction. If no short command is known, or
-    if `path` is "", the text only names the command.
+    if `path` is "", the command in the text has no type.
     """
     if not source:
         return ""
@@ -223,8 +223,8 @@ def accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
 
 
 def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: bool) -> str:
-    """Returns DDL for the column, in which the field at `place` has a new type. This type is inside as many lists as
-    `lists` says. All other fields are left out. Returns "" if the column does not contain this place.
+    """Returns DDL for the column, in which the field at `place` has a new type. The new type is inside `lists` nested
+    lists. All other fields are left out. Returns "" if the column does not contain this place.
     """
     at, inner, around = below(above, column.name), column.type, 0
     name = sql_name(column.name)
@@ -246,8 +246,8 @@ def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
 def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
-    """Adds values to `_rescued` of each row, and returns the changed Arrow table. The values are from the key of the
-    row's object, and do not fit their columns. `mismatched` has the values by object and column name.
+    """Adds to `_rescued` the values from objects' keys that do not fit their columns, and returns the changed Arrow
+    table. `index`: the number of each row's object. `mismatched`: the values by object number and column name.
     """
     place = table.schema.get_field_index(RESCUED.name)
     own = {

@@ -172,8 +172,8 @@ _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
-    """Returns where the value of each letter of the pattern starts and ends in all texts that the pattern reads; empty
-    if the places are not the same in all texts.
+    """Returns the start and end of each letter's value in the texts that the pattern reads; empty if these places
+    differ between texts.
     """
     found: list[tuple[int, int]] = []
     end = 0

@@ -115,8 +115,8 @@ class BatchSchemas:
     ) -> TableSchema:
         """Returns the pinned schema with the additional columns `found`, and the resulting columns of the table's rows.
 
-        `found` has the names that the columns have in objects. `named`: the schema that has the names of these columns
-        in the table, if they are known; by default, the pinned schema.
+        `found` has the names that the columns have in objects. `named`: a schema with the known names of these columns
+        in the table; by default, the pinned schema.
         """
         held = object_names(known.source) if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)

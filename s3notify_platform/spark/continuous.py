@@ -77,7 +77,7 @@ class ContinuousIngest:
     source: Source
     transform: Transform | None = None
     code_version: str = ""
-    """The fingerprint of the transform's code; it is used if the source declares no code version."""
+    """The fingerprint of the transform's code, for a source that declares no code version."""
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
     """This function is called when a round begins to read."""
@@ -106,14 +106,14 @@ class ContinuousIngest:
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
-        """Polls at this interval, and ingests changes until `stop` is set. With `every_seconds` None, ingests the
+        """Polls every `every_seconds`, and ingests changes until `stop` is set. If `every_seconds` is None, ingests the
         present changes, and returns.
 
         Continues from the last signals that any process has seen (`engine.batch.last_poll`). Compares all objects at
-        the first start; with `sweep`, also at this start. A process that runs permanently also compares them when no
-        process has done so for `SWEEP_SECONDS`. A table with missing versions is refused. During an outage, waits with
-        backoff and reports to `progress`. With `every_seconds` None, raises the error instead. Also raises Spark's
-        errors if Spark no longer works, and errors that only an operator can fix.
+        the first start. With `sweep`, also compares them at this start. A process that runs permanently also compares
+        them if no process has compared them for `SWEEP_SECONDS`. A table with missing versions is refused. During an
+        outage, waits with backoff and reports to `progress`. If `every_seconds` is None, raises the error instead. Also
+        raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
         Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and
         the requests of `take`.
@@ -175,9 +175,9 @@ class ContinuousIngest:
         return left
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
-        """Decides how to find the changes in these slots. `rescans`: the backlog, read after the poll. `unqueued`: one
-        of the signals is from an unqueued writer. Cost: 1 request; none if the decision is to read the entries of a
-        known topic.
+        """Decides how to find the changes in these slots. `rescans`: the backlog, read after the poll. `unqueued`: true
+        if one of the signals is from an unqueued writer. Cost: 1 request; none if the decision is to read the entries
+        of a known topic.
         """
 
         def decided() -> Decision:
@@ -344,7 +344,9 @@ class _Following:
         self._advanced = False
         """True if the derived tables were updated since the start."""
         self._fails, self._advance_at = 0, 0.0
-        """The number of failed updates without a batch, and the time of the next such update."""
+        """The number of successive failed updates of the derived tables outside of batches, and the time of the next
+        such update.
+        """
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
@@ -412,8 +414,8 @@ class _Following:
         return begins
 
     def _advance(self) -> None:
-        """Updates the derived tables. After a failure, the next update waits for the backoff of a failed slot, because
-        an update may read the whole table.
+        """Updates the derived tables. After a failure, the next update waits as long as a failed slot waits for its
+        retry, because an update may read the whole table.
         """
         ingest = self._ingest
         ingest.advance("")

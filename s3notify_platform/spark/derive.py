@@ -42,7 +42,7 @@ from s3notify_platform.table.schema_change import check_types
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 SCRUBBED_KEYS: Final = 100_000
-"""Maximum number of objects whose keys are searched in the text of an error. Each key takes about 25 µs."""
+"""Maximum number of keys that are searched for in the text of an error. Each key takes about 25 µs."""
 
 
 def derived_tables(
@@ -59,15 +59,15 @@ def derived_tables(
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
     """Stages slots of the slot asset `asset`, built from this snapshot of the source's table. Yields one staged table.
-    If the function fails, yields one staged table for each part of the slots. A slot that was already built from this
-    generation of its source slot, or from a later generation, is skipped, even if the function's code has changed.
-    With `force`, no slot is skipped; `force` is for runs that a person requests. `code_version`: the version of the
-    function, which is stored with each slot. If the function raises an error or drops `_slot`, it is called again with
-    each half of the slots, so that a slot at fault fails alone.
+    If the function fails, yields one staged table for each part of the slots. A slot is skipped if it was already built
+    from this or a later generation of its source slot, even if the function's code has changed. With `force`, no slot
+    is skipped; `force` is for runs that a person requests. `code_version`: the version of the function, which is stored
+    with each slot. If the function raises an error or drops `_slot`, it is called again with each half of the slots, so
+    that a slot at fault fails alone.
 
-    Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack. For each text of
-    an error also the requests of `StateReader.of_slots`, for parts with at most `SCRUBBED_KEYS` objects, because texts
-    must not have keys.
+    Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack. Each text of an
+    error also costs the requests of `StateReader.of_slots`, which finds the keys to remove from the text. A part with
+    more than `SCRUBBED_KEYS` objects costs no such requests.
     """
     generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
@@ -117,8 +117,8 @@ def derived_tables(
 
 
 def _without_keys(text: str, source: Source, asset: str, snapshot: Snapshot, part: Sequence[Slot]) -> str:
-    """Returns the text of an error of a part's job without keys. A user's code may put `_key` into an error. Dagster
-    keeps the text, and `erase` could not remove the key from there.
+    """Removes keys from the text of an error that the job of `part` raised. A user's code may put `_key` into an error,
+    and `erase` could not remove the key from the text that Dagster keeps.
     """
     if sum(snapshot.manifest.slot(slot).objects for slot in part) > SCRUBBED_KEYS:
         return f"{asset}: the error's text is not shown, because it may have a key of one of too many objects"
@@ -145,8 +145,9 @@ def staged_frame(
     """Stages `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
     The version of the source's table that the rows were made from is unknown. So a slot that another run commits
-    meanwhile is a conflict. `before`: the derived table before the inputs of `frame` were read; None: unknown, and
-    changes count from this call. Raises `UsageError` if there are rows of other slots; then no row becomes visible.
+    meanwhile is a conflict. `before`: the derived table as it was before the inputs of `frame` were read. If `before`
+    is None, only a slot that another run commits after this call began is a conflict. Raises `UsageError` if there are
+    rows of other slots; then no row becomes visible.
     """
     base, made = _Base.opened(source, asset, ""), dict.fromkeys(slots)
     since = None if before is None else 0  # 0: the table was begun after the inputs were read
@@ -171,8 +172,8 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """Returns the staged table. Its `commit` calls the given `commit`. Slots of `slots` for which this call returns
-        no result are reported as unchanged.
+        """Returns the staged table. Its `commit` calls the given `commit`, and adds the result "unchanged" for each of
+        `slots` that has no result.
         """
 
         def run() -> Results:

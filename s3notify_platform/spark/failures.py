@@ -47,8 +47,8 @@ _SPARKS_WORDS: Final = (
     r"|\[PYTHON_EXCEPTION\]|An exception was thrown from the Python worker[.:]"
     r"|Please see the stack trace below\.)*+"
 )
-"""Matches the fixed words with which Spark begins an error. All later text may have values of records, line ends too,
-and a record must not be able to pose as an outage.
+"""Matches the fixed words with which Spark begins an error. The patterns below begin with these words, because all
+later text may have values of records, even with line ends. A record must not be able to pose as an outage.
 """
 
 _OF_CLUSTER: Final = re.compile(
@@ -190,7 +190,7 @@ def in_halves(
 
     So an item at fault finally fails alone: `failed` converts the item and its error to a result. If `suspect` returns
     an item, this item is tried alone next, and then all other items together. `what`, `units`: the names of jobs and
-    items in progress messages. `reason`: the text of the error of a part's job in these messages.
+    items in progress messages. `reason`: makes the text of a failed job's error for these messages.
     """
     todo = [part for part in parts if part]
     jobs = wrong = 0

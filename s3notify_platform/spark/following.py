@@ -37,15 +37,15 @@ from s3notify_platform.table.snapshot import Snapshot
 _Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 SMALL_BYTES: Final = 32 << 20
-"""Maximum number of bytes in a table's packs for which this process reads the table without Spark."""
+"""Maximum number of bytes in the packs of a table that this process reads without Spark."""
 
 SMALL_ROWS: Final = 1_000_000
-"""Maximum number of rows of such a table. A few bytes of a pack may have millions of equal rows."""
+"""Maximum number of rows of such a table, because a few bytes of a pack may have millions of equal rows."""
 
 PART_ROWS: Final = 1_000_000
 PART_PACK_BYTES: Final = 128 << 20
-"""Approximate numbers of the source table's rows, and of bytes in its packs, for each task that writes newest rows or
-clustered rows. A task that sorts clustered rows has all its rows in memory.
+"""The approximate maximum share of each task that writes newest rows or clustered rows: rows of the source table, and
+bytes in its packs. A task that sorts clustered rows has all its rows in memory.
 """
 
 

@@ -48,8 +48,8 @@ def all_failed(slots: Sequence[Slot], error: Exception, *, progress: Progress) -
 class IngestSteps:
     """The steps of one batch (`Steps`). `rescans`: the backlog, as it was read before the batch.
 
-    `later`: calls the given function after the given number of seconds. `failed`: the slots that failed in this batch,
-    after `note_open`.
+    `later`: calls the given function after the given number of seconds. `failed`: the slots that failed in this batch;
+    empty before `note_open`.
     """
 
     source: Source
@@ -70,7 +70,7 @@ class IngestSteps:
         )
 
     def ask_again(self, slots: Iterable[Slot]) -> None:
-        """See `Steps`. The slots' signals move, so that each process sees that the slots need work."""
+        """See `Steps`. Changes the slots' signals, so that each process sees that the slots need work."""
         ask_again(self.source.location, slots, listing=False, clock=self.clock)
 
     def note_writers(self, done: Round) -> None:

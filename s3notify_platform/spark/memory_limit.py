@@ -1,7 +1,7 @@
 """Limits the memory of a task's process, for data that needs more memory than expected.
 
-The system refuses to give more memory, and does not kill the process. The parser raises an error, and the object
-becomes a reject; other objects are not affected.
+At the limit, the system refuses to give more memory, but does not kill the process. So the parser raises an error, and
+the object becomes a reject. Other objects are not affected.
 """
 
 import os

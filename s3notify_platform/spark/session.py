@@ -45,7 +45,7 @@ def session_conf(
 ) -> dict[str, str]:
     """Returns the Spark configuration of a session.
 
-    Raises `UsageError` unless exactly one of `master` and `remote` is given.
+    Raises `UsageError` if both or neither of `master` and `remote` are given.
     """
     if (master is None) == (remote is None):
         raise UsageError(

@@ -194,9 +194,9 @@ class SparkJobs:
         """Stages a slot in which one object is at fault: tries half of its objects, then a quarter, and so on.
 
         The next round reads all other objects. If the slot fails with a single object, and a job without this object
-        succeeds, the object counts as unreadable. If the job without the object fails, too, the slot fails: the cluster
-        may be at fault, or a transform that raises an error even without rows. A run makes at most `MAX_JOBS` of these
-        jobs.
+        succeeds, the object counts as unreadable. If the job without the object fails, too, the slot fails: then the
+        fault may be in the cluster, or in a transform that raises an error even without rows. A run makes at most
+        `MAX_JOBS` of these jobs.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()
@@ -337,8 +337,9 @@ def spark_ingest(
 
 
 def _failed(slot: Slot, error: Exception, splits: Sequence[Split]) -> FailedSlot:
-    """Returns the failure of a slot of a failed job that read these splits. A user's code may put `_key` into an error.
-    Dagster keeps the text, and `erase` could not remove the key from there.
+    """Returns the failure of a slot, from the error of the job that read these splits. Keys are removed from the texts
+    of the failure: a user's code may put `_key` into an error, and `erase` could not remove the key from the text that
+    Dagster keeps.
     """
     found, keys = failed_slot(slot, error), _keys(splits)
     return replace(found, error=without_keys(found.error, keys), trace=without_keys(found.trace, keys))

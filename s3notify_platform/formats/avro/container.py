@@ -12,8 +12,8 @@ numbers. A type that contains itself, and arrays whose items take no bytes, are 
 Fields that are always null are not decoded. Such fields take no bytes, so a small object could contain millions of
 nulls.
 
-Memory: decompressed blocks until together they have `MAX_AVRO_BLOCK_BYTES` bytes or `ROWS` records, and one more block.
-The records of all these blocks are also in memory as Python values.
+Memory: decompressed blocks with fewer than `MAX_AVRO_BLOCK_BYTES` bytes and fewer than `ROWS` records together, and one
+more block. The records of all these blocks are also in memory as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -170,7 +170,7 @@ def _header(source: ObjectBytes) -> _Header:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """Yields the rows of the blocks that begin from `start` to `end`.
+    """Yields the rows of the blocks that begin at or after `start`, and before `end`.
 
     Returns where the next block begins, or the file's size.
     """

@@ -31,13 +31,13 @@ Odd = npt.NDArray[np.bool_]
 """True for each value that does not fit."""
 
 _ROUNDED_EXACTLY: Final = {np.dtype("f8"): (2.0**50, 22), np.dtype("f4"): (2.0**21, 8)}
-"""Rounding of a number is exact if the decimal's digits, as an integer, are below the first limit, and if the scale is
-at most the second limit.
+"""The two limits, by floating point type, within which a number is rounded exactly to a decimal. The decimal's digits,
+as an integer, must be below the first limit. The scale must be at most the second limit.
 """
 
 
 def cast_most(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Odd]:
-    """Casts a column. A value that does not fit is null in the result, with everything around it.
+    """Casts a column. If any part of a value does not fit, the whole value is null in the result.
 
     The common mismatches are found for a whole column at once. Others are found by halving, which costs about 50 µs for
     each value that does not fit.
@@ -137,7 +137,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _changed(values: pa.Array, kind: pa.DataType) -> Odd:
-    """Returns which values a cast to `kind` surely changes. Other values may also not fit."""
+    """Returns which values a cast to `kind` surely changes. Some of the other values may not fit, either."""
     read = values.type
     try:
         if pa.types.is_floating(read) and pa.types.is_decimal(kind):

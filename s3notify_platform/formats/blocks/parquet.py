@@ -241,8 +241,8 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 def _decoded(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
 ) -> Iterator[pa.Table]:
-    """Yields a row group's rows as Arrow tables of up to `DECODED_BATCH_ROWS` or `DECODED_BATCH_BYTES`, or of fewer
-    rows if the result has many `columns`.
+    """Yields a row group's rows as Arrow tables. A table has at most about `DECODED_BATCH_BYTES` bytes, and at most
+    `DECODED_BATCH_ROWS` rows, or fewer rows if the result has many `columns`.
     """
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise UnreadableError(f"{group.bytes} bytes: a task reads at most {MAX_ROW_GROUP_BYTES}")

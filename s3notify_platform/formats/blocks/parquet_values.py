@@ -1,4 +1,4 @@
-"""Makes rows and rejects of the columns of binary files, by column name. Casts: see `casts`."""
+"""Converts the columns of binary files to rows and rejects. Columns are found by name. Casts: see `casts`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +101,7 @@ def _reason(column: pa.Field, found: pa.DataType, target: Target) -> Callable[[s
 
     `found`: the type of the value.
     """
-    # No text stands for a struct, a list or bytes in a column of texts, so no type is certain to accept them.
+    # Structs, lists and bytes have no text form that a string column accepts. So no type is certain to accept them.
     scalar = not any(pa.types.is_nested(kind) or _is_bytes(kind) for kind in (found, column.type))
     path = below("", column.name) if scalar else ""
     remedy = accepting(path, target.schema, target.name, pa.types.is_floating(found))

@@ -5,7 +5,7 @@ A line ends with a line feed, or with a carriage return and a line feed. A lone 
 its record a reject. In the header, a lone carriage return makes the whole object a reject.
 
 A quote opens a value only at the value's start. A quote that is never closed, or a closing quote with text behind it,
-makes the record a reject. An object with text becomes a reject as a whole if its header is missing, cannot be read, or
+makes the record a reject. An object that is not empty becomes one reject if its header is missing, cannot be read, or
 has no column of a given schema. Without a given schema, the object is also rejected if its header looks like values, or
 like names between other delimiters. An empty field is null. String columns are an exception: there, an empty field is
 the empty string. Timestamps without a zone are UTC, unless `notation` has another zone.
@@ -254,7 +254,7 @@ class CsvRecords(Parser):
             return pa.schema([])
         check_csv_records(records, self._dialect)
         found = inferred_types(records.joined(), self._names, None, self._dialect, self.notation)
-        # A column that is not UTF-8 is inferred as binary.
+        # pyarrow infers binary for a column that is not UTF-8. Such a column becomes string.
         kinds = (pa.string() if pa.types.is_binary(column.type) else column.type for column in found)
         return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
 

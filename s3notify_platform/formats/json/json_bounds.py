@@ -70,7 +70,7 @@ def too_deep(records: Records) -> Iterator[int]:
 
 
 def check_json_lines(records: Records) -> None:
-    """Raises unless each line is one object.
+    """Raises if a line is not one object.
 
     Without this check, pyarrow would make one row of two lines if a record does not end on its own line. A `null` in
     place of the first object, and deep nesting, crash the process inside pyarrow 26.
@@ -90,14 +90,14 @@ _COLON: Final = ord(":")
 _SCANNED_BYTES: Final = 1 << 18
 """The tokens of about this many bytes, and of at most twice as many, are in memory together."""
 _Fields = dict[bytes, "_Fields"]
-"""The fields of an object by key, and their fields."""
+"""The fields of an object by key, each with the fields below it."""
 
 
 def check_cells(text: bytes, columns: int | None = None) -> None:
     """Raises `ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
 
-    Without `columns`, the number of different fields in the text is used, at any depth. If that number is larger than
-    `MAX_KEYS`, this also raises.
+    Without `columns`, the number of different fields in the text, at any depth, takes its place. Also raises if this
+    number is larger than `MAX_KEYS`.
     """
     objects = max(1, text.count(b"{"))
     if columns is None:

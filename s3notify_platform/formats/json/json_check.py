@@ -1,7 +1,7 @@
 """Checks JSON records quickly: one pattern for a schema is matched with many records together.
 
-The check only finds suspect records. In rare cases, the check accepts less than the JSON reader, or more: for example
-surplus commas, or February 30.
+The check only finds suspect records. In rare cases, the check suspects a record that the JSON reader accepts, or
+accepts a record that the reader refuses, for example with surplus commas or February 30.
 """
 
 import json
@@ -32,7 +32,8 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 class Checker:
     """Checks that the values of records have the types of `schema`.
 
-    `commas`: the columns that `decimal_comma` names have texts like `"1,5"` if true, and JSON numbers if false.
+    `commas`: true if the columns that `decimal_comma` names have texts like `"1,5"`, and false if these columns have
+    JSON numbers.
     """
 
     def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:

@@ -1,9 +1,9 @@
 """Reads JSON documents of any number of lines. Each item of a list is a record; any value other than a list is one
 record.
 
-An object may contain several JSON values, one after the other. If a path is set, like `data.items`, the records are at
-that path. A document is one reject if it has no end, or has nothing at the path. A record that is not an object becomes
-a separate reject. `_offset` is the byte where the record begins.
+A stored object may contain several JSON values, one after the other. If a path is set, like `data.items`, the records
+are at that path. A document is one reject if it has no end, or has nothing at the path. A record that is not a JSON
+object becomes a separate reject. `_offset` is the byte where the record begins.
 """
 
 import json

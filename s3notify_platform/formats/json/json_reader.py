@@ -123,7 +123,7 @@ class JsonReader:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type, numbers=wide)) for column in found])
         options = pa_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="ignore")
-        # pyarrow reads no number as a string.
+        # pyarrow cannot read numbers as strings, so numbers are put in quotes.
         table = read_json(_TOKEN.sub(_in_quotes, joined) if wide else joined, options)
         return pa.schema(
             column.with_type(

@@ -63,7 +63,7 @@ _CONSTANTS: Final = {True: "true", False: "false"}
 _MANY: Final = 64
 """If a schema has more columns, `JsonLines` first reads only the columns that the previous block had.
 
-Most records then lack most columns, and pyarrow takes 0.1 µs for each null.
+With so many columns, most records lack most columns, and pyarrow takes 0.1 µs for each null.
 """
 
 _FIRST_BYTES: Final = 1 << 16
@@ -266,7 +266,7 @@ class JsonLines(Parser):
         """Reads all fields, if the first lines have all of them, and if the types of the first lines fit all lines.
         Otherwise returns None.
 
-        For most texts, this read replaces `check_cells` of the whole text, which is slower.
+        For most texts, this read replaces a slower `check_cells` of the whole text.
         """
         first = joined[: joined.find(b"\n", _FIRST_BYTES) + 1] or joined
         with suppress(pa.ArrowInvalid):

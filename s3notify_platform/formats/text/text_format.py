@@ -57,7 +57,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.source_enumerator import Split
 
 DECODED_BYTES: Final = 64 << 20
-"""Largest decoded size of the compressed and encoded objects that one call parses together."""
+"""Maximum total size, decoded, of the compressed or encoded objects that one call parses together."""
 
 SAMPLE_RECORDS: Final = 1000
 """Maximum number of an object's records that inference looks at."""

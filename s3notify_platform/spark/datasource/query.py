@@ -186,8 +186,8 @@ _CHANGES_DDL: Final = (
 
 
 def fixed_columns(source: Source) -> str:
-    """Returns the columns behind the lineage of a source's rows before a transform, as DDL; "" if neither the setting
-    `schema` nor the format fixes them. Pure.
+    """Returns, as DDL, the columns of a source's rows before a transform, without the lineage columns. Returns "" if
+    neither the setting `schema` nor the format fixes these columns. Pure.
 
     There is no session here that could parse the setting, so Spark parses the DDL.
     """
@@ -248,7 +248,7 @@ class TableReader(DataSourceReader):
     """Reads the table version that the options choose. The default is the table version that is the newest when the
     query is planned.
 
-    With `read="changes"`, reads the changes after table version `since`, up to this table version.
+    With `read="changes"`, reads the changes after table version `since`, up to the chosen table version.
     """
 
     reading: Reading

@@ -6,14 +6,14 @@ With `read="changes"`, the stream also returns removed rows, and all rows have t
 Steps
     1. `latestOffset` reads the newest table version. A new stream begins with all rows of one table version, some slots
        at a time. With the option `since`, a new stream begins after that table version, and does not return the rows of
-       that version. Then the changes of each later table version follow, as many as the limits allow.
+       that version. Then the changes of the later table versions follow. Each micro-batch has the changes of as many
+       versions as the limits allow.
     2. `partitions` finds the packs that these table versions added or removed, and distributes the packs to tasks.
        Tasks read packs, but not the log.
 
-The offset is `{table, version, slots}`: the stream has returned all changes up to this table version. If `slots` is a
-slot number, the stream has returned only the rows of lower slots in this table version; if it is null, the rows of all
-slots. `table` is the table's id, because another table can have the same version numbers. The checkpoint is the
-stream's only state.
+The offset is `{table, version, slots}`: the stream has returned all changes up to this table version. While the stream
+has returned only some slots of its first table version, `slots` is the next slot; otherwise `slots` is null. `table` is
+the table's id, because another table can have the same version numbers. The checkpoint is the stream's only state.
 
 Guarantees
     - Each row of the table is returned once, after the commit of its table version, in the order of table versions. The
@@ -25,10 +25,10 @@ Guarantees
     - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
-micro-batch. But each slot of the first table version, and each later table version, is in one micro-batch as a whole.
-Columns that are added to the table appear only after the query is restarted. If a column gets another type without a
-change of its values, the stream keeps the old type, and fails at rows that this type may not represent exactly. After a
-restart with its checkpoint, the stream returns these rows.
+micro-batch. But a slot of the first table version is never divided between micro-batches, nor are the changes of a
+later table version. Columns that are added to the table appear only after the query is restarted. If a column gets
+another type without a change of its values, the stream keeps the old type, and fails at rows that this type may not
+represent exactly. After a restart with its checkpoint, the stream returns these rows.
 
 Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
 or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the
@@ -75,10 +75,10 @@ version is looked up when the stream starts. If the table does not exist then, t
 class Offset:
     """The position of a stream, which has returned all changes up to table version `version`.
 
-    If `slots` is a slot number, the stream has returned only the rows of lower slots in this table version; if it is
-    None, the rows of all slots. `table`: the table's id; "" if the stream has not seen the table yet. A `version` of
-    -1: the stream has not chosen its first table version yet; if `slots` is None, the stream begins with the changes of
-    the table's first version.
+    While the stream has returned only some slots of its first table version, `slots` is the next slot; otherwise
+    `slots` is None. `table`: the table's id; "" if the stream has not seen the table yet. If `version` is -1, the
+    stream has not chosen its first table version yet. If `version` is -1 and `slots` is None, the stream begins with
+    the changes of the table's first version.
     """
 
     table: str = ""
@@ -156,7 +156,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """See `DataSourceStreamReader.latestOffset`: step 1."""
         offset, found = Offset.loads(start), self._newest()
         if self._until == -1 or (isinstance(found, Absent) and not offset.table):
-            # Otherwise a later poll would skip the versions that were committed before it.
+            # If `WITH_NEWEST` stayed, a later poll would skip the versions that are committed before that poll.
             return Offset(slots=None).dumps() if offset.version == WITH_NEWEST else start
         newest = self._checked(offset, found)
         until = newest.version if self._until is None else min(newest.version, self._until)
