@@ -19,7 +19,7 @@ PROBE_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""If a signal moves more than this time after the write, a sweep probably moved it, not an event."""
+"""If a signal changes more than this time after the write, the cause is probably a sweep, and not an event."""
 
 LOOKED_AT_MAX: Final = 10_000
 """The newest object is looked for only below a prefix with at most this many objects."""
@@ -58,7 +58,7 @@ def examine_events(place: SourcePlace) -> Events | None:
             setup = None  # the parts cannot be examined: the probe decides
             parts = f"the parts were not checked: {error}"
     if missing and receiver is not source:
-        return None  # a source beside one with an inlet need not have events
+        return None  # a source that only shares another source's inlet need not have events
     if missing:
         again = "" if by_queue else " --receiver URL"
         return Events(fine=False, text=f"{missing}: `s3notify init {place.name} --events{again}` makes it")
@@ -149,7 +149,7 @@ def _probed(source: "Source", place: SourcePlace, setup: "EventSetup | None", pa
 
 
 def _newest(source: "Source", why: str, parts: str) -> Events:
-    """The result, judged by the newest object. `why`: the reason why there was no probe. `parts`: what is known about
+    """The result, judged by the newest object. `why`: the reason why there was no probe. `parts`: the findings about
     the parts of the setup.
     """
     from s3notify_platform.channels.arrival import newest_arrival
@@ -157,7 +157,7 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
 
     location, prefix = source.location, source.input.prefix
     listed = [*islice(list_all(open_store(source.input.bucket), prefix), LOOKED_AT_MAX + 1)]
-    if len(listed) > LOOKED_AT_MAX:  # the newest object may have the last key
+    if len(listed) > LOOKED_AT_MAX:  # the newest object may be one that is not listed
         return Events(
             fine=True,
             text=f"{parts}; {why}, and more than {LOOKED_AT_MAX:,} objects are below {prefix!r}, too many to look for "

@@ -264,8 +264,8 @@ def keyspace_options(command: Command) -> Command:
 
 
 def _source_keyspaces(pairs: Iterable[tuple[str, str]], slots: int) -> Iterator["SourceKeyspace"]:
-    """The keyspaces with these prefixes of signals and keys. `slots`: their number of slots if the command line gives
-    it, or if no source in the YAML has the keyspace.
+    """The keyspaces with these prefixes of signals and keys. `slots`: the number of slots of a keyspace, if the command
+    line gives this number, or if no source in the YAML has the keyspace.
     """
     from s3notify_platform.channels.service import SourceKeyspace
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 OF_SERVICE: Final = "set_"
-"""Prefix of parameter names for the settings of a service. Without the prefix, some of the names would be names of the
-queue's options.
+"""Prefix of parameter names for the settings of a service. Without the prefix, some of these names would clash with the
+names of the queue's options.
 """
 
 _META: Final = "s3notify_platform.cli.configured"
@@ -40,7 +40,9 @@ table's credentials are among these settings. Credentials of buckets are not.
 """
 
 _REQUESTS: Final = ("requester_pays", "kms_key_id")
-"""Settings of requests to a bucket. Without them, a command would write objects with another key."""
+"""Settings of requests to a bucket. Without `kms_key_id`, a command would encrypt the objects that it writes with
+another key.
+"""
 
 
 def _chosen(
@@ -171,7 +173,8 @@ def configured() -> list[ConfiguredSource]:
 
 def check_shared(*names: str) -> None:
     """`UsageError` if the sources of the running command have different values of one of these settings, and the
-    command line gives no value. Otherwise the command would work at the default place, which may be no source's place.
+    command line gives no value. Otherwise the command would work at the default place, which may belong to none of the
+    sources.
     """
     context, sources = click.get_current_context(), configured()
     given, options = context.meta[_GIVEN], {each.name: each for each in context.command.params}
@@ -189,7 +192,8 @@ def check_shared(*names: str) -> None:
 
 
 def share_inlets(one: ConfiguredSource, other: ConfiguredSource) -> bool:
-    """True if an inlet of one source also receives the changes of the other one: they have the same bucket and queue.
+    """True if the sources have the same bucket and queue. Then an inlet of one source also receives the changes of the
+    other source.
 
     `UsageError` if a setting is not known here.
     """
@@ -199,7 +203,9 @@ def share_inlets(one: ConfiguredSource, other: ConfiguredSource) -> bool:
 
 
 def receiver_of(source: ConfiguredSource) -> ConfiguredSource | None:
-    """The source whose inlets receive the events of this source: the source itself if it has inlets."""
+    """The source whose inlets receive the events of `source`: `source` itself if it has inlets, else another source of
+    the project. None if no source has such inlets.
+    """
     if source.inlets:
         return source
     for other in source.project:

@@ -152,11 +152,11 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
 
 
 def _topic_notes(place: SourcePlace) -> Iterator[str]:
-    """A note if the source's topic has other settings than the YAML, and for each topic of the bucket that no endpoint
-    and no source of the project reads; without YAML, no note.
+    """Notes about two kinds of topics: the source's topic if it has other settings than the YAML, and each topic of the
+    bucket that no endpoint and no source of the project reads. Without YAML, there is no note.
 
-    Other projects may read these topics, so they are no error. Cost: 1 scan of the topics, and `queue.stats` for each
-    such topic.
+    Other projects may read topics of the second kind, so these topics are no error. Cost: 1 scan of the topics, and
+    `queue.stats` for each topic of the second kind.
     """
     sources = {each.name: each for source in configured() for each in source.project}
     queue = place.queue()
@@ -174,7 +174,7 @@ def _topic_notes(place: SourcePlace) -> Iterator[str]:
 
 
 def _check_types(place: SourcePlace) -> None:
-    """`UsageError` if the YAML declares types that differ from the table's. Requests: those of `open_table`."""
+    """`UsageError` if the YAML declares other types than the table has. Requests: those of `open_table`."""
     from s3notify_platform.source.declared_types import check_declared_types
 
     for source in configured():

@@ -100,7 +100,9 @@ def set_up_events(place: SourcePlace, asked: Asked) -> None:
 def site_of(
     place: SourcePlace, event_queue: str | None = None, services_url: str | None = None
 ) -> "EventSite":
-    """The site of the source's events, from its settings and the inlet in its YAML. The account is not known yet."""
+    """The site of the source's events, from the settings of the source and the inlet in the source's YAML. The account
+    is not known yet.
+    """
     from s3notify_platform.deploy.events.event_site import EventSite
     from s3notify_platform.kernel.setting import given_of
     from s3notify_platform.source.settings import LocationSettings
@@ -141,8 +143,8 @@ def queue_on_aws(name: str | None) -> tuple[str, str, str] | None:
 
 
 def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":
-    """The site with its accounts. An account that is not given is asked for: 1 request for the account of the
-    credentials, and as many as `EventSetup.bucket_account`.
+    """The site with its accounts. Accounts that are not given are looked up. Cost: 1 request for the account of the
+    credentials, and the requests of `EventSetup.bucket_account` for the account of the bucket.
     """
     from s3notify_platform.deploy.events.event_setup import EventSetup
     from s3notify_platform.deploy.events.event_site import account_of
@@ -166,8 +168,8 @@ def _check_template(site: "EventSite", template: str, bucket: "BucketEvents") ->
 
 
 def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None:
-    """Print a template. `UsageError` if S3 would refuse its notification; CloudFormation's template is printed, too, if
-    the bucket's notifications cannot be read.
+    """Print a template. `UsageError` if S3 would refuse the template's notification. If the bucket's notifications
+    cannot be read, CloudFormation's template is printed nevertheless; for Terraform, the error is raised.
     """
     from s3notify_platform.deploy.events.bucket_part import check_apart
     from s3notify_platform.deploy.events.event_templates import cloudformation_events, terraform_events
@@ -370,8 +372,8 @@ def _forget_inlet(site: "EventSite", deleted: str) -> None:
 
 
 def _http_inlet(site: "EventSite") -> Mapping[str, Any] | None:
-    """The settings of the inlet `http` that receives the source's events, which another source of the project may have.
-    None if the YAML has no such inlet.
+    """The settings of the inlet `http` that receives the source's events. The inlet may belong to another source of the
+    project. None if the YAML has no such inlet.
     """
     source = _source(site)
     receiver = receiver_of(source) if source else None

@@ -159,7 +159,7 @@ def ingest(
                 running.append(continuous)
                 continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
-            if not stop.is_set():  # after a signal, the error only shows that Java got it, too
+            if not stop.is_set():  # after a signal, the error only shows that Java got the signal, too
                 raise click.ClickException(reason_of(error)) from error
     if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)
@@ -167,8 +167,8 @@ def ingest(
 
 def _make_topic(source: "Source") -> None:
     """Creates the source's topic, as Dagster does. Without a topic, inlets ignore the source's changes, and publishers
-    cannot announce them. Names the settings in which an existing topic differs. Cost: 1 request, and those of
-    `Topics.create`.
+    cannot announce them. If the topic exists, names the settings in which it differs from the YAML. Cost: 1 request,
+    and those of `Topics.create`.
     """
     name, topics = source.name, source.location.queue().topics
     found = topics.find(name)

@@ -44,7 +44,7 @@ def _check_events(template: str | None, role: str | None, *, place: str | None) 
 
 
 def _table_access(places: dict[str, Any], region: str) -> tuple[dict[str, Any], list[str]]:
-    """The access to the DynamoDB tables, and the settings of `dynamodb` that take part in it. Removes all settings of
+    """The access to the DynamoDB tables, and the settings of `dynamodb` that this access uses. Removes all settings of
     `dynamodb` from `places`.
 
     Region and credentials on the command line replace those of `dynamodb`. So an administrator can create tables for

@@ -52,7 +52,7 @@ def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], No
 
 
 class ReadingBar:
-    """The bar; it shows one batch after the other."""
+    """A progress bar, which shows one round after the other."""
 
     def __init__(self, bar: "Progress") -> None:
         self._bar = bar
@@ -61,7 +61,7 @@ class ReadingBar:
         self._share = 0.0
 
     def begin(self, reading: Reading | None) -> None:
-        """Begins a new round; `reading` is None when the round has been read."""
+        """Begins a new round. If `reading` is None: hides the bar, because the round has been read."""
         self._reading, self._share = reading, 0.0
         if reading is None:
             self._bar.update(self._task, visible=False)

@@ -55,7 +55,9 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
 
 
 def _place(source: ConfiguredSource) -> str:
-    """The folder of the source's YAML. If folder or YAML may hold other definitions: the source and the file."""
+    """The folder of the source's YAML. If the folder or the file may hold other definitions, the text names the source
+    and the file instead.
+    """
     folder = source.file.parent
     alone = [*folder.iterdir()] == [source.file] and "\n---" not in source.file.read_text("utf-8")
     return f"{folder}/" if alone and folder != source.folder else f"the source from {source.file}"

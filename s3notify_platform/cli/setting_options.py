@@ -99,7 +99,7 @@ def option_of(
 
 
 def setting_option(name: str, **more: Any) -> Option:
-    """An option for a setting of a source, below the heading of that setting. `--help` shows its summary."""
+    """An option for a setting of a source, below the setting's heading. `--help` shows the setting's summary."""
     setting = SETTINGS[name]
     summary = "" if "help" in more else f"{setting.summary}."
     return option_of(setting, **{"heading": _HEADINGS[name], "summary": summary, **more})

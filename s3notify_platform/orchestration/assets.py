@@ -179,13 +179,13 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stale:
-    """Finds the stale slots of some of a source's assets: the slots that another version of the code made."""
+    """Finds stale slots in `assets`: the slots that another version of the code made."""
 
     settings: SourceAssets
     assets: Collection[str]
 
     def slots(self) -> set[Slot]:
-        """The stale slots of all the assets. Requests: those of `_Stale.of`, for each asset."""
+        """The stale slots of all these assets. Requests: those of `_Stale.of`, for each asset."""
         return set().union(*map(self.of, self.assets))
 
     def of(self, asset: str) -> list[Slot]:
@@ -212,7 +212,8 @@ class _Step:
     doing: Progress
     """The progress that `s3notify status` shows."""
     batch: str
-    """The sensor's batch. If a person requested this run, or the run that it retries: the id of the requested run.
+    """The sensor's batch. Without a sensor's batch, the id of the run that a person requested: this run, or the run
+    that this run retries.
     """
     beside: Callable[[], Counter[str]]
     """Counts the requests of this run so far, by kind, without the engine's requests."""

@@ -33,7 +33,9 @@ from s3notify_platform.source.batch_settings import BatchSettings
 
 AUTOMATION_TAG: Final = "s3notify/automation"
 ATTEMPT_TAG: Final = "s3notify/attempt"
-"""Tag of a run that the automation requested: 1, and one more than the tag of the run whose slots it requests again."""
+"""Tag of a run that the automation requested: the number of the attempt. The first attempt has the number 1. If a run
+repeats the slots of an earlier run, its number is one more than the earlier run's number.
+"""
 
 RETRY_CRON: Final = "*/10 * * * *"
 IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED]
@@ -50,8 +52,8 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
     A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """
     condition = dg.AutomationCondition
-    # `any_deps_updated()` does not fit: of several updated partitions, it considers only the run that made the last
-    # one.
+    # `any_deps_updated()` does not fit: if several partitions were updated, it considers only the run that made the
+    # last partition.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
     # The order of the terms matters, because a run reports the source before the slot asset, and a later term sees
@@ -69,10 +71,10 @@ SlotsByAsset = Mapping[dg.AssetKey, set[str]]
 
 
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
-    """Requests one run with exactly the slots that automation requests, and the slots of a killed run.
+    """Requests one run with exactly these slots: the slots that the conditions request, and the slots of a killed run.
 
-    While a run is in flight, and before a killed run's slots are due again, no condition is evaluated, so that no
-    update is dropped. `settings`: the backoff, and the time after which a run counts as dead.
+    No condition is evaluated while a run is in flight, or before the slots of a killed run are due again. Otherwise
+    updates would be dropped. `settings`: the backoff, and the time after which a run counts as dead.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         return sorted(behind)
 
     def _watch(self, flying: Sequence[DagsterRun], io: SlotIOManager, instance: dg.DagsterInstance) -> None:
-        """Reports runs that are dead as failed. The next tick then finds no run in flight."""
+        """Reports dead runs as failed. The next tick then finds no run in flight."""
         found = pulse_of(
             [run_view(io.clients.records, instance, run) for run in flying],
             self._progress,
@@ -199,8 +201,9 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         report_silent(instance, found.silent)
 
     def _left(self, last: DagsterRun | None, instance: dg.DagsterInstance) -> SlotsByAsset:
-        """The slots of the last run, if it ended without a report about some of them; empty if all have been made in
-        the meantime. The condition `failed` of `follow_slots` retries slots that the run reported as failed.
+        """The slots of the last run, except the slots that it reported as failed. Empty if the run succeeded, or if all
+        these slots have been made in the meantime. The condition `failed` of `follow_slots` retries slots that the run
+        reported as failed.
         """
         if last is None or last.is_success:
             return {}

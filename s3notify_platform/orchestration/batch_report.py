@@ -1,8 +1,8 @@
 """The report at the end of a batch: the summary, and the results of those checks that the batch's run can evaluate.
 
-So these checks need no separate runs. `schema_changes` is about this batch. `quarantine` is about the table
-after the batch. `chains_settled` repeats the state in the sensor's cursor. `complete` repeats the last sweep's result,
-or reports this batch if it compared the whole bucket.
+So these checks need no separate runs. `schema_changes` is about this batch. `quarantine` is about the table after the
+batch. `chains_settled` repeats the state in the sensor's cursor. `complete` reports this batch if the batch compared
+the whole bucket; otherwise it repeats the last sweep's result.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ class BatchReport:
             yield swept
 
     def _snapshot(self, context: dg.AssetExecutionContext) -> Snapshot | None:
-        """The table after the run: the snapshot in memory. Only a run without one reads the newest snapshot."""
+        """The table after the run: the snapshot in memory, or the newest snapshot if memory has none."""
         table = self.source.table()
         try:
             found = table.memory.kept() or table.newest()

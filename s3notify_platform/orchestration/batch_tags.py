@@ -14,7 +14,7 @@ from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 
 BATCH_SECONDS: Final = 30.0
-"""Time in seconds after which a batch's run begins to tag no other slot. The current slot is finished first."""
+"""Seconds after which a batch's run begins no further slot. The run finishes the current slot."""
 
 
 def tag_objects(context: dg.OpExecutionContext, io: SlotIOManager, *, seconds: float | None = None) -> None:

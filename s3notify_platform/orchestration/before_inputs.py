@@ -1,9 +1,9 @@
-"""The versions of a step's own tables from before the step's inputs were loaded.
+"""The versions that a step's own tables had before the step loaded its inputs.
 
 A user's slot-partitioned asset replaces whole slots. If another run replaces a slot after this step's inputs were
 loaded, the other run's rows may come from newer inputs. So the step must not replace the slots that were changed after
 the noted version. The versions are noted when the step loads its first input from the source. Changes before this
-moment, and steps without such an input, are not noticed.
+moment are not noticed. A step without such an input notices no changes.
 """
 
 from typing import Any, Final

@@ -51,8 +51,8 @@ class Changes:
 
     `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
     To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the version
-    after which the changes begin; None if `rows` has all rows. `until`: the version of the table `table` at which the
-    changes end.
+    after which the changes begin; None if `rows` has all rows. `until`: the version at which the changes end. `table`:
+    the id of the table that has these versions.
     """
 
     rows: DataFrame
@@ -101,7 +101,8 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
 
 
 def changes_of(source: Source, spark: SparkSession, found: Snapshot, *, since: int | None) -> Changes:
-    """The changes after the table version `since`, up to the snapshot `found`; with None, all rows of the snapshot.
+    """The changes after the table version `since`, up to the snapshot `found`. If `since` is None: all rows of the
+    snapshot.
 
     Errors and cost: those of `row_changes`; without `since` only 1 GET.
     """
@@ -125,7 +126,8 @@ def is_full(tags: Mapping[str, str]) -> bool:
 def _refuse_overlap(instance: dg.DagsterInstance, run_id: str, keys: list[dg.AssetKey]) -> None:
     """Raises `UsageError` if another run that has started materializes one of these assets.
 
-    Of two runs, the one that checks later sees the other. The order of their starts is not used: it depends on clocks.
+    If two runs overlap, the run that checks later sees the other run. The order of their starts is not used, because
+    this order depends on clocks.
     """
     others = instance.get_runs(
         RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])

@@ -74,15 +74,17 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str, rescued: bool
 
 
 def _retyping(name: str, paths: Collection[str]) -> str:
-    """The sentence with the command that changes a type; "" if lines of CSV only have too many or too few values."""
+    """The sentence with the command that changes a type; "" if the only problem is that lines of CSV have too many or
+    too few values.
+    """
     typed = [path for path in paths if path not in {EXTRA, MISSING}]
     column = next((path for path in typed if re.fullmatch(r"\w+", path)), "COLUMN")
     return f". To change a type: `s3notify schema set {name} '{column} TYPE'`" if typed else ""
 
 
 def quarantine_facts(name: str, snapshot: Snapshot | None) -> dict[str, Any]:
-    """The arguments of the result of `quarantine`. The check fails while a record or an object of the snapshot is in
-    quarantine. The result names no keys, because `erase` cannot remove keys from Dagster's log. Pure.
+    """Arguments for the result of the check `quarantine`. The check fails while a record or an object of the snapshot
+    is in quarantine. The result names no keys, because `erase` cannot remove keys from Dagster's log. Pure.
     """
     facts = TableFacts.of(snapshot)
     counts = {

@@ -43,7 +43,8 @@ SLOTS_SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """All checks as one step, which the sweep or a person starts. Batches report the checks too (`batch_report`).
+    """All checks as one step, which the upkeep's sensor or a person starts. Batches report the checks too
+    (`batch_report`).
 
     If the sweep is refused, no files are merged, and the other checks still have their results.
     """
@@ -96,7 +97,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     be in quarantine.
 
     The sweep is refused, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`),
-    or is not the table of the sensor's cursor. The sweep is also refused if more objects were deleted than
+    or is not the table that the sensor's cursor names. The sweep is also refused if more objects were deleted than
     `withdraw_share` allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
@@ -239,8 +240,8 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def in_quarantine(io: SlotIOManager) -> dg.AssetCheckResult:
-    """Counts the quarantine of the newest version. A refused table fails the check. Cost: the requests
-    of `LogTable.newest`.
+    """Counts the quarantine of the newest version. The check fails if the table is refused. Cost: the requests of
+    `LogTable.newest`.
     """
     try:
         found = io.source.table().newest()

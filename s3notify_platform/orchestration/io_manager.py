@@ -1,9 +1,9 @@
 """The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots.
 
-Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. `commit` adds the
-Dagster events to the steps of `engine.loop`, whose order makes commits exactly-once. A DataFrame that a user's asset
-returns is committed as one round in the same way (`handle_output`). An asset's input is loaded from the packs of one
-snapshot, as one DataFrame.
+Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. `commit` follows
+the steps of `engine.loop`, and adds the Dagster events. The order of these steps makes commits exactly-once. A
+DataFrame that a user's asset returns is committed as one round in the same way (`handle_output`). An asset's input is
+loaded from the packs of one snapshot, as one DataFrame.
 
 The ingest step calls `commit` and yields no Output. Dagster stores the events of `handle_output` only at the end of
 `handle_output`. If the step yielded an Output, Dagster would mark all partitions of the run as materialized, including
@@ -62,7 +62,7 @@ FAILURE_TAG: Final = "s3notify/failure"
 SECONDS_TAG: Final = "s3notify/seconds"
 """Tag of a run that has ended: the seconds of its phases, as JSON."""
 TRACEBACKS: Final = "tracebacks"
-"""Metadata of a run's failure: tracebacks, each with the slots whose failure it shows."""
+"""Metadata of a run's failure: tracebacks, each with the slots that failed with this traceback."""
 TRACES_SHOWN: Final = 8
 
 _ABOUT_VALUES: Final = {
@@ -143,7 +143,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     # Loading
 
     def load(self, slots: Iterable[Slot], *, asset: str | None = None) -> DataFrame:
-        """Committed rows of `slots` of the source's table, or of the slot asset `asset`, as one DataFrame."""
+        """The committed rows in `slots`, from the source's table or from the slot asset `asset`, as one DataFrame."""
         return load_slots(self.spark.spark_session, self.source, slots, asset=self._derived(asset))
 
     def _derived(self, asset: str | None) -> str | None:
@@ -151,7 +151,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return None if asset == self.name else asset
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """The upstream rows in the slots of the run's partitions; for an asset without partitions, the rows of all
+        """The upstream rows in the slots of the run's partitions. An asset without partitions gets the rows of all
         slots.
 
         The input's annotation chooses the type. The default is a Spark DataFrame. A `pyarrow.Table`, a pandas or a
@@ -174,7 +174,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Commits a slot-partitioned asset's DataFrame: its rows replace the rows of each slot of the run.
 
-        A slot that another run has committed after this step loaded its first input from this source is a conflict.
+        A conflict is a slot that another run has committed after this step loaded its first input from this source.
         """
         name, asset = context.asset_key.to_user_string(), context.asset_key.path[-1]
         if not context.has_asset_partitions:

@@ -1,4 +1,4 @@
-"""Inlets and outlets managed by Dagster: one job for all services of a source, and one run of it for each service.
+"""Inlets and outlets managed by Dagster: one job for all services of a source, with one run for each service.
 
 Theory of operation. The run's only step runs the service in a thread. The step stops the service when the run is
 terminated, or when the process that started the run has ended (the code location was stopped). The step writes a
@@ -18,8 +18,8 @@ After a reload of the code location, the old process continues while it has runs
 code until the run is terminated. The sensor then starts a run of the new code.
 
 The sensor terminates a run itself if the service's settings have changed since the run was requested: a tag of the run
-has their digest. The new run is requested after the old run has ended, because an inlet's port must be free. Runs
-without this tag, which a person has started, are never terminated. If the service is no longer in the YAML, nobody
+has the settings' digest. The new run is requested after the old run has ended, because an inlet's port must be free. A
+run that a person has started lacks this tag, and is never terminated. If the service is no longer in the YAML, nobody
 looks at its run, so a person must terminate it.
 """
 
@@ -230,7 +230,7 @@ def _is_old(run: dg.DagsterRun, digest: str) -> bool:
 def _terminated(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
     """Terminates a run with old settings, and returns a note about it."""
     note = f"run {run.run_id[:8]} has old settings and is terminated"
-    # The first request interrupts the step; another one would interrupt it while it stops the service.
+    # The first request interrupts the step; another request would interrupt the step while the step stops the service.
     if run.status is DagsterRunStatus.CANCELING:
         return note
     instance.report_engine_event(note, run)
@@ -241,7 +241,7 @@ def _terminated(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
 
 @dataclass(slots=True)
 class _Running:
-    """A service in a thread, watched by the step's own thread, which is the thread that Dagster interrupts."""
+    """A service in a thread of its own. The step's thread, which Dagster interrupts, watches the service's thread."""
 
     _context: dg.OpExecutionContext
     _service: Service

@@ -3,12 +3,12 @@
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
 has ended. This module also finds a run whose code server or supervisor was killed before the report.
 
-A run's heartbeat begins with the run's only step. It cannot begin earlier, for two reasons: only the definitions say
-where heartbeats are stored, and while Dagster's run process loads the definitions, their code does not learn the run's
-id.
+A run's heartbeat begins with the run's only step. It cannot begin earlier, for two reasons. First, only the definitions
+say where heartbeats are stored. Second, the code of the definitions does not learn the run's id while Dagster's run
+process loads this code.
 
-A run counts as gone only if that is certain, because a slow start looks the same from outside. A run that is reported
-as failed before it starts does not start: Dagster's run worker finds it finished.
+A run counts as gone only if that is certain, because a slow start looks the same from outside. If a run is reported as
+failed before its start, the run never starts, because Dagster's run worker finds it finished.
 """
 
 import json
@@ -55,7 +55,7 @@ _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
     """True if no process executes the run, and no process ever will. False if the answer cannot be known.
 
-    If the run launcher can check runs, it decides. For Dagster's default launcher, see `process_is_gone`.
+    If the run launcher can check runs, the launcher decides. For Dagster's default launcher, see `process_is_gone`.
     """
     launcher = instance.run_launcher
     try:

@@ -4,7 +4,8 @@ Dagster starts a sensor's ticks at least five seconds apart. So a tick keeps pol
 soon as it can request something. Meanwhile the tick occupies a thread of the daemon and of the code server. A tick
 polls only once if dagster.yaml lacks `sensors: {use_threads: true}`: without threads, all other sensors would wait for
 the tick. A tick also polls only once if the code server has many sources (`SOURCES_WATCHED`). At most half of the
-server's threads watch (`WATCHERS`). Changes between a request and the next tick wait for that tick.
+server's threads keep polling at the same time (`WATCHERS`). Changes between a request and the next tick wait for that
+tick.
 """
 
 import os
@@ -94,8 +95,7 @@ def build_sensor(
     requests of `LogTable.newest`. If they differ, the tick fails, and so do the next ticks.
     """
     _SOURCES.add(assets.name)
-    # The purpose of an interval longer than Dagster's own is to save requests. So with a longer interval, a tick
-    # polls only once.
+    # A project sets a longer interval than Dagster's own to save requests. So a tick then polls only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
     transformed = assets.transform is not None
     compared = False
@@ -172,7 +172,7 @@ def _cold(instance: dg.DagsterInstance) -> str:
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The table of `_compared`, created if it never existed."""
+    """The table that `_compared` returns. The table is created if it never existed."""
     found = _compared(io, expected, transformed=transformed)
     if found.snapshot is not None:
         return found

@@ -105,6 +105,6 @@ def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore
         try:
             if data.cursor:
                 return ShortCursor(records=records).loads(data.cursor)
-        except CorruptError:  # a sensor of the same name that is not the platform's
+        except CorruptError:  # a sensor with this name that is not from this package
             continue
     return None

@@ -49,8 +49,8 @@ def fields_of(
 ) -> dict[str, Any]:
     """Fields for pydantic's `create_model`, one for each setting.
 
-    If the model needs a setting's name for another purpose, the field gets another name, and the setting's name as
-    alias. `renamed`: the other name of each such field, by the setting's name. If pydantic itself uses a setting's
+    If the model needs a setting's name for another purpose, the field gets another name, and has the setting's name as
+    its alias. `renamed`: the other name of each such field, by the setting's name. If pydantic itself uses a setting's
     name, the field is called `row_{name}`.
     """
     found: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -
         if setting.group is None:
             fields[field] = (Annotated[annotation, _shown(setting)], info)
         else:
-            # Dagster drops a field's own description if it has a default.
+            # Dagster drops a field's own description if the field has a default.
             kind: Any = group_of(setting.group) | None
             group: Any = Annotated[kind, setting, dg.Resolver.default(description=setting.help)]
             fields[field] = (group, info)

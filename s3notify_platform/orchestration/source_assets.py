@@ -33,13 +33,14 @@ class SlotAsset:
 def s3_slot_asset(
     *, source: str, name: str | None = None, owners: Sequence[str] = (), code_version: str = ""
 ) -> Callable[[Transform], SlotAsset]:
-    """Makes a function `(DataFrame of committed rows) -> DataFrame` a slot-partitioned asset downstream of `source`.
+    """Turns a function `(DataFrame of committed rows) -> DataFrame` into a slot-partitioned asset downstream of
+    `source`.
 
     The function must keep the `_slot` column. The function gets the rows of the slots that a batch committed. The
     function's result replaces these slots of the slot asset's table. The function's import path must be under
     `slot_assets` of the source's component.
 
-    A slot that another version of the code made is shown as stale. A stale slot keeps its rows until the slot changes
+    A slot is shown as stale if another version of the code made it. A stale slot keeps its rows until the slot changes
     or a person requests the slot. `code_version`, like "v2", names the version; the default is a fingerprint of the
     function's source (`local.fingerprint`).
     """
@@ -58,8 +59,8 @@ class SourceAssets:
 
     `fingerprint`: a digest of the transform's source code; "" if the digest is unknown. `resources`: keys of the
     project's own resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the
-    source, except runs of assets that a person launches. `op_tags`, `pool`: the tags and the pool of the source's steps
-    with Spark.
+    source, except the runs that a person launches for assets. `op_tags`, `pool`: the tags and the pool of the source's
+    steps with Spark.
     """
 
     io: SlotIOManager
@@ -136,8 +137,8 @@ class SourceAssets:
         }
 
     def place(self, asset: str | None = None) -> dict[str, Any]:
-        """Metadata of a spec: the address of a table, and the ways in which other engines read it. The table is the
-        source's, or that of `asset`.
+        """Metadata of a spec: the address of a table, and the ways in which other engines read the table. `asset`: the
+        asset with this table; None for the source itself.
         """
         location = self.io.source.location
         uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
@@ -156,7 +157,8 @@ class SourceAssets:
 
 @contextmanager
 def step_failures(note: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-    """Errors of this package fail the step with their message. The step may be retried, except after a `UsageError`.
+    """Turns an error of this package into a failure of the step, with the error's message. The step may be retried,
+    except after a `UsageError`.
 
     Before the step fails, `note` is called with the error's message.
     """

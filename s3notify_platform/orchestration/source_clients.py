@@ -23,7 +23,7 @@ from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
 
 CHAIN_REMOVALS_IN_FLIGHT: Final = 8
-"""Number of an ack chain's records that are removed in parallel."""
+"""Number of records of an ack chain that are removed in parallel."""
 
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from s3notify_platform.source.source import Source
 def services_of(
     assets: SourceAssets, services: Mapping[str, ServiceSettings], others: Sequence[Source] = ()
 ) -> ManagedServices:
-    """These services of a source. The inlets also signal those of the `others` that have the same bucket and queue."""
+    """These services of a source. The inlets also signal each source in `others` that has the same bucket and queue."""
     own = _place_of(assets.io.source)
     shared = tuple(_keyspace_of(other) for other in others if _place_of(other) == own)
     made = {
@@ -68,8 +68,8 @@ def _keyspace_of(source: Source) -> SourceKeyspace:
 
 
 def _place_of(source: Source) -> tuple[object, ...]:
-    """The bucket and the queue. With an endpoint, the region does not decide where they are; credentials never do,
-    except for the name of a DynamoDB table, which is unique only in one account.
+    """The bucket and the queue. If there is an endpoint, the endpoint decides where they are, and not the region.
+    Credentials matter only for a DynamoDB table, because its name is unique only in one account.
     """
     place = source.location
     buckets = [(each.bucket, each.scheme, each.endpoint) for each in (source.input.bucket, place.platform)]

@@ -53,8 +53,8 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `requests`: by kind; `summary_spec` says which requests are counted. `objects_derived`: the number of
-    objects of the run's slots, if the run only makes slot assets from committed rows; 0 otherwise.
+    `requests`: the number of requests by kind. `summary_spec` says which requests are counted. `objects_derived`: the
+    number of objects of the run's slots, if the run only makes slot assets from committed rows; 0 otherwise.
     """
 
     batch: str
@@ -133,8 +133,8 @@ class SourceNow:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the summary.
 
-        Cost: 1 HEAD for each table version that last changed a slot, unless this process knows the version's time
-        already; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
+        Cost: 1 HEAD for each version that is some slot's last change, if this process does not know the version's time
+        yet; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
         """
         facts = TableFacts.of(self.snapshot)
         failing, slots = self.failing, self._map(facts)

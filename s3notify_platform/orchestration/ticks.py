@@ -23,7 +23,9 @@ _OPENING: Final = Lock()
 def with_requirements(
     resources: Mapping[str, dg.ResourceDefinition], keys: Iterable[str]
 ) -> dict[str, dg.ResourceDefinition]:
-    """The resources of these keys, and all resources that these resources require, including the user's own."""
+    """The resources of these keys, and all resources that these resources require, including the project's own
+    resources.
+    """
     needed = {*keys}
     while (
         more := {k for name in needed for k in resources[name].get_required_resource_keys(resources)} - needed

@@ -8,11 +8,11 @@ Changes of the queue, newly failing slots and newly stale slots are reported at 
 due, the sensor requests the sweep: a run of the checks `complete` and `chains_settled`.
 
 Freshness. The queue is fresh while no change has waited for more than half of `fresh_seconds`. While the queue is
-fresh, the asset `{source}_queue` is materialized at least once in `beat_seconds`: a fifth of `fresh_seconds`, or a
-minute if that is longer. Otherwise the asset is only observed. The asset has one of Dagster's freshness policies. The
-policy fails if the last materialization is older than half of `fresh_seconds` plus `beat_seconds`. So the policy fails
-if the sensor does not run. A waiting change makes the policy fail after `fresh_seconds`, and at the latest
-`beat_seconds` later. The policy passes while a source has nothing to do.
+fresh, the asset `{source}_queue` is materialized at least once in `beat_seconds`: the longer of a minute and a fifth of
+`fresh_seconds`. Otherwise the asset is only observed. The asset has one of Dagster's freshness policies. The policy
+fails if the last materialization is older than `beat_seconds` plus half of `fresh_seconds`. So the policy fails if the
+sensor does not run. The policy fails when a change has waited for `fresh_seconds`, or at most `beat_seconds` later. The
+policy passes while a source has nothing to do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -256,8 +256,8 @@ class _Seen:
     def look(
         self, assets: SourceAssets, io: SlotIOManager, instance: dg.DagsterInstance
     ) -> tuple[Sequence[_Event], "_Seen"]:
-        """Events for changes of the queue, the table's freshness and the failing slots, and the cursor for the next
-        tick.
+        """Events about changes of the queue, the table's freshness and the failing slots. Also returns the cursor for
+        the next tick.
         """
         now_ms, topics = SYSTEM_CLOCK.wall_ms(), _topics(io)
         fresh = freshness(io, instance, queue_seconds=topics.get(f"{io.name}/oldest_age_seconds", 0.0))

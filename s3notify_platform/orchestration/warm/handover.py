@@ -60,7 +60,7 @@ class WorkerKey:
 
 class Home:
     """The folder `warm` of a DAGSTER_HOME. Only the folder's owner can enter the folder, because anyone who can send to
-    the socket in it can run code.
+    the folder's socket can run code.
     """
 
     def __init__(self, root: Path) -> None:

@@ -36,7 +36,7 @@ START_SECONDS: Final = 60.0
 
 
 class WarmRunLauncher(DefaultRunLauncher):
-    """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes.
+    """A `DefaultRunLauncher` that starts a process only for runs that no warm worker takes.
 
     `start_supervisor`: the launcher starts a supervisor if none is running. This supervisor ends with the launcher's
     process. Without `start_supervisor`, a person must start `s3notify warm` separately.
@@ -91,8 +91,8 @@ class WarmRunLauncher(DefaultRunLauncher):
             return not home.claim(run.run_id, "cold")
 
     def _start_supervisor(self, first: Message) -> None:
-        """Starts a supervisor, unless a supervisor that this process has started still runs. The supervisor then starts
-        the worker that `first` names.
+        """Starts a supervisor if no earlier supervisor of this process is running. The new supervisor then starts the
+        worker that `first` names.
 
         If two processes start a supervisor each, the home's lock lets only the first supervisor serve.
         """

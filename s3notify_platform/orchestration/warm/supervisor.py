@@ -153,7 +153,7 @@ class Supervisor:
                 self._end()
 
     def _report_left(self) -> None:
-        """Reports the runs of a supervisor that died: that supervisor's workers have ended, too. Removes the claims of
+        """Reports the runs of an earlier supervisor that died: with it, its workers ended, too. Removes the claims of
         ended runs.
         """
         for run_id, claimant in [*self.home.claimed()]:

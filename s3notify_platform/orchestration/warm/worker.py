@@ -47,7 +47,7 @@ arrives, the next session is warmed up.
 """
 
 COLLECT_BYTES: Final = 1 << 30
-"""Every worker collects garbage while no run is waiting. If its process has more bytes of memory than this, it also
+"""Every worker collects garbage while no run is waiting. A worker whose process has more bytes of memory than this also
 collects garbage after each run.
 """
 
