@@ -1,7 +1,7 @@
 """Processes a change from its queue entry to visible rows, without Spark and without Dagster.
 
-The list below has the order of processing. A contract in CI fixes the imports: a module of driver, jobs, commit, loop,
-stage, plan, read, batch, run_state, values imports only modules that are later in this sentence.
+The list below has the order of processing. A contract in CI fixes the imports: in the order driver, jobs, commit, loop,
+stage, plan, read, batch, run_state, values, each module imports only later modules.
 
     values/   the values passed between steps, each declared once, and the rows that carry them to and from tasks
     batch/    when a batch is due, which slots it has, and how it finds out what changed

@@ -93,7 +93,7 @@ class Ingest:
     ) -> Iterator[Round]:
         """Ingests `slots` in rounds. The caller must commit each round before it takes the next round. See `result`.
 
-        Each slot has a result; with `only_found`, slots that have no objects and were never committed have no result. A
+        Each slot has a result. With `only_found`, slots that have no objects and were never committed have no result. A
         round reads at most `Input.max_objects` and `max_bytes`. A crash loses the work of one round. No round begins
         after `max_seconds`.
 
@@ -105,12 +105,13 @@ class Ingest:
         After the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
-        `listing`: list the source's prefix; otherwise look at the keys in the entries of the source's topic. `topic`:
-        if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if the caller
-        has read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the signal
-        ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the ETag of the slot's signal.
-        Raises `UsageError`, before any write, if the table has other settings. The same error is raised if the bucket,
-        the schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged (`open_table`).
+        `listing`: True to list the source's prefix, False to look at the keys in the entries of the source's topic.
+        `topic`: if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if
+        the caller has read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the
+        signal ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the ETag of the slot's
+        signal. Raises `UsageError`, before any write, if the table has other settings. The same error is raised if the
+        bucket, the schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged
+        (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -176,7 +177,9 @@ class Ingest:
         return self.opened
 
     def base(self, store: CountingStore) -> Base:
-        """Returns the table through `store`, and its newest snapshot. Cost of later rounds: `LogTable.newest`."""
+        """Returns the table through `store`, and its newest snapshot. Cost after the first round: the requests of
+        `LogTable.newest`.
+        """
         table = self.source.table(store=store, clock=self.clock)
         fresh, self._fresh = self._fresh, None
         # The snapshot `fresh` is used unless this process has committed in the meantime.

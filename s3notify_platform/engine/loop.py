@@ -3,8 +3,8 @@
 Before a round is committed, `engine.driver` plans it on one snapshot of the table, reads its objects, and stages packs.
 
 The steps in order, and the reasons for this order
-    1. `commit_round`: the rows are visible, because `table.commit` has created the version. The table's known record
-       has the version, too.
+    1. `commit_round`: the rows are visible, because `table.commit` has created the version. The table's record
+       (`known`) has the version, too.
     2. `report` reports the results to Dagster. After a crash before this step, the entries are still in the queue, so
        the slots are requested and reported again.
     3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.
@@ -54,7 +54,7 @@ class StagedTable:
 class Round:
     """The slots of one round, which are committed to each table of a run.
 
-    `entries`: the entries of each finished slot; they were in the queue before the bucket was looked at. `unannounced`
+    `entries`: for each finished slot, the entries that were in the queue before the bucket was looked at. `unannounced`
     counts changes that a listing found and no entry names. `results`: for each table, the results of the finished
     slots. The results are complete after the commit of all tables.
     """
@@ -123,7 +123,7 @@ class Steps(Protocol):
     """
 
     def ask_again(self, slots: Iterable[Slot]) -> None:
-        """Requests these slots again, which were not read completely."""
+        """Requests these slots again, because they were not read completely."""
         ...
 
     def note_writers(self, done: Round) -> None:

@@ -18,8 +18,8 @@ The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table
 - dead: an entry that names the key became a dead letter of the source's topic.
 - rescan: a listing that is due will find the change.
 - signalled: an unqueued writer signalled the slot. The next batch lists the slot.
-- unseen: neither an entry nor a signal announced the change. Unless an announcement is still on its way, only a sweep
-  finds the change.
+- unseen: neither an entry nor a signal announced the change. An announcement may still be on its way. Otherwise only a
+  sweep finds the change.
 - unknown: no object, no rows and no entry have this key.
 - refused: the store refuses to say if there is an object under this key.
 """
@@ -88,7 +88,7 @@ class Answer:
     no_object: str
     """The reason why the existence of the object is unknown, or "" if the existence is known."""
     signal: Signal | None
-    """The signal of the key's slot, or the root with `signals: root`."""
+    """The signal of the key's slot, or the root if the source has `signals: root`."""
     topics: tuple[TopicView, ...]
     topic_exists: bool
     """True if the source's own topic exists."""
@@ -108,7 +108,7 @@ class Answer:
     newest: int
     """The version of the table that last changed the slot, or 0 if no version has changed the slot."""
     newest_signal: str
-    """The first digits of an ETag of the signal: the batch that committed `newest` saw this ETag."""
+    """The first digits of the signal's ETag, as the batch that committed `newest` saw it."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """The reason why the source does not read the object (`Choice`), or "" if the source reads it."""

@@ -4,9 +4,9 @@ table.
 Requests of one round of the search, which finds all facts once:
 
 - Object and signal: 2 HEADs of the object, and 1 HEAD of the signal.
-- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. At most `TOPICS_MAX` topics that receive the key are
-  read. Such a topic costs 1 scan of each shard, and 1 scan of dead letters. The scans read at most `SEGMENTS_MAX`
-  segments and `LETTERS_MAX` letters of a topic.
+- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. The search reads at most `TOPICS_MAX` of the topics that
+  receive the key. Each topic that is read costs 1 scan of each shard, and 1 scan of dead letters. The scans read at
+  most `SEGMENTS_MAX` segments and `LETTERS_MAX` letters of a topic.
 - Batches: 1 LIST, and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
@@ -78,11 +78,11 @@ the object was planned.
 """
 
 CHANGES_MAX: Final = 12
-"""Maximum number of a slot's changes in which the removal or quarantine of an object is searched."""
+"""Maximum number of a slot's changes that are searched for the removal or quarantine of an object."""
 
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20
-"""Bytes of the largest pack of rejects that is read."""
+"""Maximum number of bytes of a pack of rejects. Larger packs are not read."""
 
 REJECTS_SHOWN: Final = 5
 
@@ -101,8 +101,8 @@ def explain(
 
     `sensor`: the sensor's view of this key's slot. Without this view, failing slots and runs are unknown. `objects`,
     `platform`: stores that replace the source's own stores. The facts are read in the order from the object to the
-    table, so that no change is missed. If the store refuses the key, there is an answer, too. Raises `UsageError` for a
-    key that does not belong to the source, or is not UTF-8.
+    table, so that no change is missed. The call returns an answer even if the store refuses the key. Raises
+    `UsageError` for a key that does not belong to the source, or is not UTF-8.
     """
     if not key.startswith(source.input.prefix):
         raise UsageError(

@@ -109,8 +109,8 @@ class SlotMap:
             yield [(characters[slot], COLOURS[states[slot]]) for slot in cells]
 
     def table(self) -> Iterator[dict[str, str | int]]:
-        """Yields a row for each `GROUP` slots: the first slot, the characters and numbers of all, and the age of the
-        last commit.
+        """Yields a row for each `GROUP` slots: the first slot, the characters of all slots, the counts, and the age of
+        the last commit.
         """
         characters = self.characters()
         for start in range(0, self.slots, GROUP):

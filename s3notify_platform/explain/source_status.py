@@ -5,8 +5,8 @@ Requests of one look at a source:
 - Tables: the requests of `LogTable.newest` for the source's table, for the table of each slot asset, and for each
   derived table.
 - Newest commit: 1 GET and 1 HEAD.
-- Versions: 1 GET for each of the newest `VERSIONS_WEIGHED` versions that was not read before. For a derived
-  table that is behind, also 1 GET for each of up to `VERSIONS_READ` versions that was not read before.
+- Versions: 1 GET for each of the newest `VERSIONS_WEIGHED` versions. A derived table that is behind also costs 1 GET
+  for each of up to `VERSIONS_READ` versions. Versions that were read before cost nothing.
 - Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` new versions.
 - Queue: 1 GET of the rescan backlog, and 1 scan of each topic of the source's queue.
 - Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
@@ -144,13 +144,13 @@ class SourceStatus:
     the files with rows and rejects. `without_records`: the number of objects with bytes, but neither rows nor rejects.
     `stale`: the number of slots whose rows another code version made, by the name of the table. Tables whose code
     version is unknown are left out of `stale`. `behind`: the number of slots that lack the newest rows of the source,
-    by the name of the slot asset. `queue`: the source's topic. `topics`: the other topics of the source's
-    queue. `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
+    by the name of the slot asset. `queue`: the source's topic. `topics`: the other topics of the source's queue.
+    `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
     `following`: derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's
     batches are known only with a Dagster instance. Without an instance, `failures` has only the failures in `s3notify
     ingest`; without such failures, it is None (unknown). `sensor`: the epoch of the sensor that last opened a batch, or
-    "" if no sensor has. `paused`: True if the source's sensor is switched off, or None without a Dagster instance that
-    has the sensor (unknown).
+    "" if no sensor has opened a batch. `paused`: True if the source's sensor is switched off, or None (unknown) without
+    a Dagster instance that has the sensor.
     """
 
     name: str
@@ -184,8 +184,8 @@ class SourceStatus:
 
     @property
     def sensor_unknown(self) -> bool:
-        """True if a sensor opens the source's batches, and it is unknown which slots fail in them, and if the sensor is
-        off.
+        """True if a sensor opens the source's batches, but the sensor's state is unknown: which slots fail in these
+        batches, and whether the sensor is off.
         """
         return bool(self.sensor) and self.paused is None
 

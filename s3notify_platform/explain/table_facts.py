@@ -15,8 +15,8 @@ from s3notify_platform.table.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeFacts:
-    """The slots of a table that have to be made again. `stale`: another version of the code made their rows. `behind`:
-    slots of a slot asset that lack the newest rows of the source, because a run failed or has not ended yet.
+    """Counts of a table's slots that have to be made again. `stale`: slots whose rows another version of the code made.
+    `behind`: slots of a slot asset that lack the newest rows of the source, because a run failed or has not ended yet.
     """
 
     stale: int = 0
@@ -59,8 +59,8 @@ class TableFacts:
         return sum(map(number, self.slots.values()))
 
     def of_code(self, source: Source, codes: Mapping[str, str]) -> dict[str, CodeFacts]:
-        """How many slots of the source's table, and of its slot assets, have to be made again, by the name of the
-        table.
+        """By table name, the number of slots that have to be made again: for the source's table, and for the tables of
+        its slot assets.
 
         `codes`: the code versions of the source and of its slot assets. A table that cannot be read is left out,
         because an error of a slot asset is no error of the source. Each slot asset costs the requests of

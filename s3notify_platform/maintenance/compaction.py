@@ -1,13 +1,13 @@
 """`s3notify table compact`: merges the small files of a whole table into files of the target sizes, while batches run.
 
 Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First the
-compaction merges packs of rows and packs of rejects, including packs of which a deletion vector hides many rows.
-Then the compaction merges the files of object states until all files are in one level.
+compaction merges packs of rows and packs of rejects, including packs in which a deletion vector hides many rows. Then
+the compaction merges the files of object states until all files are in one level.
 
 Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
 marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
 sorts its rows, so each pack that it writes has a range of slots. A clustered table has another rule: small files are
-merged, and files of which too many have overlapping ranges are sorted again (`overlap`).
+merged, and files are sorted again if the ranges of too many files overlap (`overlap`).
 
 | after a step was planned, another writer … | then the step … |
 |---|---|
@@ -45,8 +45,8 @@ from s3notify_platform.table.states.state_levels import Merge
 from s3notify_platform.table.states.state_merge import merge, plan_full_merge
 
 STEP_BYTES: Final = 256 << 20
-"""Maximum number of bytes that one compaction step merges, because all its files are in memory together. A merge of
-only two files may exceed the maximum, and a merge of a clustered table may exceed it by one file.
+"""Maximum number of bytes that one compaction step merges: all files of a step are in memory together. A merge of only
+two files may exceed the maximum, and a merge of a clustered table may exceed it by one file.
 """
 
 LOST: Final = 5
@@ -66,8 +66,8 @@ class CompactReport:
     because a batch committed first.
 
     `packs`, `rejects`, `state_files`: the numbers of merged files. If a later step merges a result again, this result
-    is counted again. `bytes`: the size of these files. `became`: the number of files that the steps wrote or moved, or
-    0 for a dry run.
+    is counted again. `bytes`: the size of the merged files. `became`: the number of files that the steps wrote or
+    moved, or 0 for a dry run.
     """
 
     versions: int = 0
@@ -270,8 +270,8 @@ class _ClusteredRun(_Run):
                 return
 
     def _useful(self, step: Sequence[Add], adds: Sequence[Add]) -> bool:
-        """False if the results are as many as the merged files and still overlap by their bounds, which may be
-        rounded. Each compaction would merge them again.
+        """False if there are as many results as merged files, and the results still overlap by their bounds (which may
+        be rounded). Each compaction would merge such results again.
         """
         fewer = len(adds) < len(step) or any(pack.vector for pack in step)
         return fewer or separate(adds, self.clustered)

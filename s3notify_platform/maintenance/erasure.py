@@ -4,9 +4,9 @@ Steps, each safe to repeat
     1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
     2. Remove the object from the tables of the slot assets. A table without `_key` (the result of an aggregate) does
        not say which rows come from the object. So all rows of the object's slot are removed from this table. The next
-       batch builds them again, except for an asset that is not in the source's `slot_assets`: a run of this asset
-       builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the
-       next batch builds them again.
+       batch builds these rows again. If the asset is not in the source's `slot_assets`, a run of the asset builds them
+       instead. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the next
+       batch builds them again.
     3. Move the signal of the object's slot, so that the next batch comes soon. A repetition moves the signal again,
        because it cannot see whether an earlier call was killed before this step.
     4. Remove the object's entries and dead letters from the queue.
@@ -137,7 +137,9 @@ def erase(
 
 
 def check_erasable(source: Source, key: str) -> None:
-    """`UsageError`: the object is still in the bucket, or its key is outside the source's prefix. Cost: 1 HEAD."""
+    """Raises `UsageError` if the object is still in the bucket, or if its key is outside the source's prefix. Cost: 1
+    HEAD.
+    """
     if not key.startswith(source.input.prefix):
         raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
     if open_store(source.input.bucket).head(key) is not None:

@@ -171,7 +171,7 @@ def _begin_again(record: KnownRecord) -> None:
 
 
 def _check_topic(topics: Topics, name: str, user: TopicUser) -> None:
-    """`UsageError` if the source's topic serves other tables."""
+    """Raises `UsageError` if the source's topic serves other tables."""
     with suppress(NotFoundError):
         if others := user.released(topics.get(name)).tables:
             raise UsageError(

@@ -152,9 +152,10 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
     """Removes the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
-    The asset's next table has another id, so a writer that still has this table open is refused. A version that such a
-    writer creates during the call is removed, too; a version that it creates later is removed by the writer itself
-    (`Committer`). Cost: 1 LIST for each 1000 objects, 1 DELETE for each object, and 1 LIST of the log.
+    The asset's next table has another id, so a writer that still has the removed table open is refused. A version that
+    such a writer creates during the call is removed, too. If the writer creates a version later, the writer itself
+    removes this version (`Committer`). Cost: 1 LIST for each 1000 objects, 1 DELETE for each object, and 1 LIST of the
+    log.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)

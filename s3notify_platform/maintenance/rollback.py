@@ -37,9 +37,9 @@ OBJECTS_MAX: Final = 100_000
 class RollbackPlan:
     """The changes that a rollback would make. `rows` and `objects`: the counts now and after the rollback.
 
-    `slots`: the slots that change. `columns`: paths that leave the schema. `again`: the number of objects that have
-    changed after the earlier version, at most `OBJECTS_MAX`. The next run reads these objects again if they are in the
-    bucket. `keys`: the keys of some of these objects.
+    `slots`: the slots that change. `columns`: paths of columns that leave the schema. `again`: the number of objects
+    that have changed after the earlier version, at most `OBJECTS_MAX`. The next run reads these objects again if they
+    are in the bucket. `keys`: the keys of some of these objects.
     """
 
     version: int
@@ -108,7 +108,8 @@ def rollback(
     # the process is killed before the commit, some comparisons are needless.
     backlog.add(_changed(_readable(location, table), then))
     done = roll_back(table, version)
-    # An earlier call may have committed the rollback and been killed before its signals. The slots are the same then.
+    # An earlier call may have committed the rollback and been killed before its signals. Then `_changed` returns the
+    # same slots.
     slots = _changed(done.snapshot, then)
     backlog.add(slots)
     location.slot_signals(store, clock=clock).signal_slots(slots)
@@ -116,7 +117,7 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version, or the last version before those that are refused because another engine wrote them."""
+    """The newest version. If versions that another engine wrote are refused: the last version before them."""
     try:
         found = table.newest()
     except UsageError:

@@ -1,9 +1,9 @@
 """Rolls back to an earlier schema, after mistaken data has added columns to the table.
 
-The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, and
-readers ignore them. So a rollback is refused while a row of the table has a value in a removed column, because readers
-would no longer see the value after a rollback. A rollback is also refused if a column's type has changed after the
-earlier version (`retype`). The column's values then no longer have the earlier type.
+The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, but
+readers no longer see these values. So a rollback is refused while a row of the table has a value in a column that would
+be removed. A rollback is also refused if a column's type has changed after the earlier version (`retype`). The column's
+values then no longer have the earlier type.
 """
 
 import json
@@ -135,7 +135,7 @@ def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
 
 
 def check_unused(planned: SchemaRollback) -> None:
-    """`UsageError`: rows of the table have values in columns that the earlier schema lacks."""
+    """Raises `UsageError` if rows of the table have values in columns that the earlier schema lacks."""
     if planned.in_use:
         path, keys = next(iter(planned.in_use.items()))
         raise UsageError(

@@ -2,9 +2,9 @@
 
 Steps
     1. Commit a version with the new types (`table.retype`). The version also has the requests to read objects again.
-    2. Move the signals of all slots that wait for this (`_waiting`). If there are no such slots, but derived tables
-       exist, move one signal.
-    3. Retry records that are in quarantine because of a value of one of these columns.
+    2. Move the signals of all slots that need a batch because of the change (`_waiting`). If no slot needs a batch, but
+       derived tables exist, move one signal.
+    3. Retry records that are in quarantine because of a value in one of these columns.
 
 If the command is killed at any point, a repetition does the remaining steps.
 """
@@ -91,9 +91,9 @@ class SetTypes:
         return self._report(change, again, retried, (made.packs, 0), assets, became=became, done=True)
 
     def _waiting(self, table: LogTable, store: ObjectStore, snapshot: Snapshot) -> set[Slot]:
-        """Returns the slots that need a batch because of this change, even if an earlier run committed the change: the
-        slots of a slot asset that lack the newest rows of the source, slots with objects to read again, and slots whose
-        values have changed for slot assets.
+        """Returns the slots that need a batch because of this change, even if an earlier run committed the change. For
+        a slot asset: slots that lack the newest rows of the source. For the source: slots with objects to read again,
+        and, if there are slot assets, slots whose last change was such a change of types.
         """
         slots = snapshot.manifest.slots
         if self.asset is not None:

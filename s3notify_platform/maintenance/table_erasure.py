@@ -25,7 +25,7 @@ Invariants
 |---|---|
 | changed other slots, or the object's slot | removes everything that the version has of the object |
 | merged or replaced packs, hid rows, merged state files | writes the new packs and state files again |
-| let the schema grow, erased an object, too | is committed with the new schema, without both objects |
+| let the schema grow, also erased an object | is committed with the new schema, without either object |
 | is another engine whose version is accepted | writes the engine's packs again, if they may hold the object |
 | is another engine whose version is refused | fails with an error, as every writer does |
 

@@ -129,8 +129,8 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
     """Rolls the table back to `version`, which must be kept with all its files.
 
     The rollback is safe beside batches, and safe to repeat. `NotFoundError` names the oldest version that can be
-    restored. `ConflictError`: a vacuum may be removing the version's files, or other writers won: try again later.
-    `CorruptError`: versions are missing.
+    restored. `ConflictError`: a vacuum may be removing the version's files, or other writers committed first: try again
+    later. `CorruptError`: versions are missing.
     """
     reader, committer = table.reader, table.committer
     try:
@@ -228,12 +228,12 @@ def _oldest(reader: LogReader, version: int) -> int:
 
 
 def check_restorable(committer: Committer, target: Snapshot) -> None:
-    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one of the
-    snapshot's files.
+    """Raises `NotFoundError` if a file of this snapshot is missing, and `ConflictError` if a vacuum may be about to
+    remove one of the snapshot's files.
 
     A vacuum keeps the files of versions that it does not cut off. A vacuum cuts the log below a checkpoint that an
-    earlier pass marked longer ago than the longest run takes. The check assumes that a pass of a vacuum is shorter than
-    the longest run.
+    earlier pass has marked. The mark must be older than the longest run. The check assumes that a pass of a vacuum is
+    shorter than the longest run.
     """
     reader, run_ms = committer.reader, committer.max_run_seconds * 1000
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(reader.store, reader.layout.cuts)}

@@ -232,7 +232,9 @@ class _Done:
         self.note({})
 
     def note(self, reached: Mapping[Slot, int]) -> None:
-        """Records that these slots are tagged up to these generations. A later generation that is recorded stays."""
+        """Records that these slots are tagged up to these generations. If a later generation is already recorded, it
+        stays.
+        """
         self._change(lambda known: known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()})
 
     def drop(self, slots: Iterable[Slot]) -> None:

@@ -58,7 +58,7 @@ def of_each_table(
     done: str,
 ) -> Report:
     """Does `work` on each of these tables, given by name. If the work on a table fails, the report names the table and
-    the reason, and the other tables are done.
+    the reason, and the work continues with the other tables.
 
     `lines`: the report's lines for a table's name and result. `done`: the work in one word, like "vacuumed".
     """

@@ -5,10 +5,10 @@ Invariants
       because the next commit of a run may name this file.
     - Before files are removed, the vacuum creates a version that changes nothing. The commit request of a writer that
       has staged one of these files may still be in flight. Because of the new version, this request gets a conflict.
-    - The log is cut below a checkpoint that `_last_checkpoint` named longer ago than the longest run takes. So no
-      reader and no writer still uses earlier versions. `_last_checkpoint` does not show former checkpoints. So each
-      pass writes a mark, a small object, for the present checkpoint. A later pass cuts below the newest mark that is
-      old enough.
+    - The log is cut below a checkpoint that `_last_checkpoint` named before any present run began: the time since then
+      is longer than the longest run. So no reader and no writer still uses earlier versions. `_last_checkpoint` does
+      not show former checkpoints. So each pass writes a mark, a small object, for the present checkpoint. A later pass
+      cuts below the newest mark that is old enough.
     - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
       first.
 
@@ -133,7 +133,7 @@ def vacuum(
     if not dry_run:
         _mark(reader, now_ms=now_ms, settled_ms=settled_ms)
         for meta in track(doomed, len(doomed), "removing objects"):
-            # In order, and none after a failure: the versions that are left must have no gap.
+            # Objects are removed in order, and no object after a failure: the remaining versions must have no gap.
             delete_for_certain(reader.store, meta.key)
     removed = len(doomed) - cut
     return VacuumReport(
@@ -253,7 +253,7 @@ def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
 
 
 def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
-    """Keys of these packs, and of the files with the deletion vectors of these packs."""
+    """Keys of these packs, and of the files with their deletion vectors."""
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)
     return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}

@@ -1,1 +1,1 @@
-"""Batches: when a batch is due, which slots it has, and how it finds out what changed: by entries or by a listing."""
+"""Batches: when a batch is due, which slots it has, and how it finds the changes (by entries or by a listing)."""

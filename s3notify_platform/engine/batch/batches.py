@@ -101,7 +101,7 @@ class Failing:
     not_before_ms: int
     reason: str
     group: int
-    """The number of the group is the number of its first slot. The slots of a group are requested together.
+    """The slot's group, as the number of the group's first slot. The slots of a group are requested together.
 
     Slots that failed together become two groups.
     """
@@ -111,9 +111,9 @@ class Failing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The sensor's state in Dagster's cursor: 11 KB of digests, 5 bytes for each slot in flight, and 100 bytes and a
-    reason for each group of failing slots. `ShortCursor` stores the digests separately, and also the groups if there
-    are many.
+    """The sensor's state in Dagster's cursor. Its size: 11 KB of digests, 5 bytes for each slot in flight, and, for
+    each group of failing slots, 100 bytes plus the reason. `ShortCursor` stores the digests separately, and also the
+    groups if there are many.
 
     `enumerated`: the topic's epoch in which all slots were compared; "" if all slots must be compared next. `backlog`:
     true if slots waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace

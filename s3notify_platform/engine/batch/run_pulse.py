@@ -39,8 +39,8 @@ class RunView:
 class Pulse:
     """The ids of the living runs and of the silent runs.
 
-    `progress`: for each run, the number of heartbeats (-1: none yet), and when the watcher first saw this number, in ms
-    of its clock.
+    `progress`: for each run, the number of heartbeats (-1: none yet), and the time when the watcher first saw this
+    number, in ms of the watcher's clock.
     """
 
     progress: Mapping[str, tuple[int, int]]

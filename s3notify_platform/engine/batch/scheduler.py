@@ -13,8 +13,8 @@ finds this batch's chain, and requests the same run under the same run key, so t
 
 An unreadable object does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), unreadable
 objects go to quarantine, and the slot's other objects are committed. Objects on which a parser, a transform or a file
-writer raises an error also go to quarantine, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if it fails
-as a whole: because of an outage, of a transform that raises even without rows, or of too many failing objects. A parked
+writer raises an error also go to quarantine, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if the
+whole slot fails: because of an outage, a transform that raises even without rows, or too many failing objects. A parked
 slot is retried.
 
 Slots that failed are requested in separate batches, so that they do not make other slots fail. The slots of one failed
@@ -116,7 +116,7 @@ class BatchPlanner:
     def tick(self, state: SensorState) -> Tick:
         """Settles ended batches, polls for changes, and opens the next batch.
 
-        Raises the errors of `open_table` if it refuses the table; the cursor then stays unchanged.
+        If `open_table` refuses the table, its error is raised, and the cursor stays unchanged.
         """
         if state.watch.slots != self.watcher.fresh_state().slots and state.table:
             table = self.table(state.table)
@@ -372,8 +372,8 @@ class BatchPlanner:
     def _note_failed(
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
     ) -> None:
-        """Adds the uncommitted slots of a batch to `failing`: as two groups, or as one group if the batch compared all
-        slots, or if too many objects were missing.
+        """Adds the uncommitted slots of a batch to `failing`, as two groups. The slots are one group if the batch
+        compared all slots, or if too many objects were missing.
         """
         ordered, alone, refused = sorted(missing), len(batch.slots) == 1, is_refusal(reason)
         middle = 0 if EVERYTHING in batch.slots or refused else len(ordered) // 2
@@ -383,7 +383,7 @@ class BatchPlanner:
                 # objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
-                # Most slots of a group are not at fault, so the backoff grows only if no half of it may be tried.
+                # Most slots of a group are not at fault, so the backoff grows only if a smaller batch cannot help.
                 wait = self.settings.retry_seconds(attempts if alone or refused else 1)
                 failing[slot] = Failing(
                     attempts=attempts,

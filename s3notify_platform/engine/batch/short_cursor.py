@@ -1,5 +1,5 @@
 """Keeps the sensor's cursor short enough for Dagster's UI: the signals seen are in a record of the source, and so are
-the failing slots if there is much to say about them.
+the failing slots if their description is long.
 
 A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
 have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written,
@@ -36,8 +36,8 @@ FAILING_MAX: Final = 2000
 """Maximum number of characters about failing slots in the cursor itself."""
 
 NOTHING: Final = ""
-"""The record's name in the cursor of a sensor that has seen no signal. Such a cursor needs no record. No record has
-this name.
+"""The name in the cursor of a sensor that has seen no signal. No record has this name, because such a cursor needs no
+record.
 """
 
 

@@ -1,1 +1,1 @@
-"""The new states of each slot, and the commit of a staged round as one table version, which `table.commit` creates."""
+"""The new states of each slot, and the commit of a staged round as one table version (created by `table.commit`)."""

@@ -29,9 +29,9 @@ class RoundFacts:
     """The facts that hold for all slots of a round.
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
-    `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: for each slot, the number
-    of its objects in quarantine. `evolving`: true if the schema can still be widened. Then a slot with fields that are
-    not in the schema waits for the wider schema.
+    `complete`: slots whose plan contains every changed and removed object of the slot. `failing`: for each slot, the
+    number of its objects in quarantine. `evolving`: true if the schema can still be widened. Then a slot with fields
+    that are not in the schema waits for the wider schema.
     """
 
     label: int
@@ -130,7 +130,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
 
 
 def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> tuple[set[str], set[str]]:
-    """Returns, for objects that no longer exist, the keys whose rows are removed and the keys whose rows stay
+    """Returns two sets of keys of objects that no longer exist: keys whose rows are removed, and keys whose rows stay
     (`on_delete`).
     """
     known, changes = planned.before, planned.changes

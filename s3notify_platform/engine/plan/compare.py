@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry
 
 KEYS_NAMED: Final = 5
-"""Maximum number of unaddressable keys in a slot's plan: keys that S3 clients cannot address."""
+"""Maximum number of unaddressable keys that a slot's plan names. S3 clients cannot address these keys."""
 
 COMPARED_AT_ONCE: Final = 20_000
 """Number of listed objects and states that a task gathers before it compares them."""
@@ -115,7 +115,7 @@ def listed_rows(
     """Yields the listed objects of the wanted slots, as rows of `LISTED`. Pure."""
     chosen = enumerator.choice.among(listed)
     yield LISTED.columns(ObjectVersion, enumerator.columns_among(listed, wanted, chosen))
-    # With `withdraw`, the rows of unchosen objects leave as those of missing objects do.
+    # With `withdraw`, unchosen objects count as missing objects: their rows are removed.
     if source.input.on_delete != "withdraw" and enumerator.choice.needs_meta:
         yield LISTED.columns(UnchosenObject, enumerator.unchosen_among(listed, wanted, chosen))
 
@@ -291,7 +291,7 @@ class Comparison:
         self._choice = source.enumerator().choice
 
     def _chosen(self, key: str, unchosen: Collection[str]) -> bool:
-        """True unless the source leaves out an object with this key; `on_delete` keeps no rows of such an object."""
+        """True if the source reads an object with this key. `on_delete` does not keep the rows of other objects."""
         return key not in unchosen and not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:

@@ -144,7 +144,7 @@ def windows(
 ) -> Iterator[list[T]]:
     """Yields the items in order, in groups of up to `most` items and `most_bytes`. Pure.
 
-    An item of more bytes is a group of its own.
+    An item of more than `most_bytes` is a group of its own.
     """
     part: list[T] = []
     size = 0
@@ -179,7 +179,8 @@ def _fetch_fast(
             raise
         if start == 0:
             return _fetch_slow(slow, version)
-        # The failure counts only if the first part was read by obstore: then the headers have changed since.
+        # If obstore has read the first part, the headers have changed since, and this failure counts. Otherwise the
+        # first part is the whole object, and `_joined` ignores this failure.
         return Fetched(version=version, status="failed", reason="written again in mid-read", outage=True)
     return Fetched(version=version, status="ok", body=body, meta=meta_of(version.key, found))
 

@@ -93,7 +93,7 @@ class SplitReader:
             yield _parse_window(window, self.source, self.target, self.output)
 
     def pieces(self, split: Split) -> Iterator[Found]:
-        """Reads a part of an object, or a big object, piece by piece: rejects and rows, then the outcome."""
+        """Reads a part of an object, or a big object, piece by piece. Yields the rejects and rows, then the outcome."""
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
         form = format_for(version.key, self.source.input)
@@ -142,7 +142,7 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
 def _parse_window(
     window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
 ) -> Iterator[Found]:
-    """Parses one window: yields one item of `SplitReader.windows`."""
+    """Parses one window. The result is one item of `SplitReader.windows`."""
     outcomes: list[Found] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:

@@ -62,9 +62,9 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     """Joins the outcomes of an object's parts, which one or several tasks have read, to the outcome of the object.
     Pure.
 
-    The result covers the parts before the first part whose read failed, and has the failure of this first part. With
-    `whole`, the failure of any part fails the object. If one part is superseded or deleted, the whole object is
-    superseded or deleted, because its parts may be of two object versions.
+    The result covers the parts before the first failed part, and has the failure of this failed part. With `whole`, the
+    failure of any part fails the object. If one part is superseded or deleted, the whole object is superseded or
+    deleted, because its parts may be of two object versions.
     """
     if len(parts) == 1 and parts[0].status == "ok" and parts[0].reach_end:
         return replace(parts[0], parts=(parts[0].start,))

@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def unannounced(self) -> dict[Slot, frozenset[str]]:
-        """The changed keys without an entry, which a listing found, by slot."""
+        """By slot, the changed keys that a listing found and that have no entry."""
         return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
 
     def total(self, name: str) -> int:

@@ -116,7 +116,7 @@ class ReadObject:
 class WrittenPack:
     """A pack that a task has written. `of_rejects`: the pack has rejects in place of rows.
 
-    `key`, `start`: the part of a big object whose rows the pack has. With key "", the pack has rows of whole objects.
+    `key`, `start`: the pack has the rows of this part of a big object. With key "", the pack has rows of whole objects.
     `pack`: the result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes together with
     the table version; else b"".
     """

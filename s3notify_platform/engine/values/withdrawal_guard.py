@@ -1,9 +1,10 @@
 """Refuses withdrawals if a listing lacks too many of the objects that have a committed state: the listing may be of a
 wrong prefix, or the bucket may have been emptied by mistake.
 
-A refusal is recorded in the table's record (`Known.refused`). Until a listing of all slots lacks fewer objects, or a
-person confirms the withdrawals, each listing of a part of the slots may withdraw nothing. Otherwise the retries of the
-refused slots, in smaller groups with fewer missing objects, would withdraw them all.
+A refusal is recorded in the table's record (`Known.refused`). From then on, a listing of only some slots may withdraw
+nothing, until a listing of all slots lacks fewer objects, or a person confirms the withdrawals. Without this rule,
+retries would withdraw all missing objects, because the refused slots would be retried in smaller groups with fewer
+missing objects.
 """
 
 from collections.abc import Collection
