@@ -32,8 +32,8 @@ Where to look first
     a row becomes visible       `Committer` in `table/commit.py` creates the version; `engine/commit/round_commit.py`
                                 requests it; `engine/loop.py` has the order of the next steps
     a new format                a file in `formats/`, and an entry in `formats/registry.py`; then `poe options`
-    a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`; the
-                                adapter of a message service in `stores/`, and its client in `kernel/extras.py` and as
+    a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`; for
+                                a message service, also its adapter in `stores/`, its client in `kernel/extras.py`, and
                                 an extra in `pyproject.toml`
     another event message       `_unwrapped` in `protocols/notification_queue/s3_event.py`
     a new setting of a source   first look in `guide/options.md`; then a field of a class in `source/settings.py`, and
@@ -55,15 +55,15 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     announced, unannounced      a change that an entry names; a change that only a listing found
     unqueued writer             a writer that signals and adds no entry to the queue
     rescan, rescan backlog      the comparison of slots with a listing; the slots that wait for one
-    ack chain, tag, stamp       the XOR state of a batch; its name; a random value that is XORed twice
-    acked                       the XOR is zero: all work of the batch is done
-    precondition, conflict      absence or an ETag that a write requires; the precondition did not hold
-    in doubt                    it is unknown yet whether a write was applied
-    lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
+    ack chain, tag, stamp       the XOR state of a batch; the chain's name; a random value that is XORed twice
+    acked                       of a chain: its XOR is zero, so all work of the batch is done
+    precondition, conflict      the absence or the ETag that a write requires; the precondition did not hold
+    in doubt                    of a write: it is not yet known whether it was applied
+    lease, generation, fenced   a time-bounded right; its number, which only rises; refused: a newer generation exists
     topic, segment, entry       a named queue; its unit of storage; one change in it
-    persistent                  of a topic: it queues its changes; a topic without a queue gets them at once, or never
+    persistent                  of a topic: it queues its changes; any other topic gets each change at once, or never
     reservation, quota          promised space in a topic; the amount of promised space
-    shard consumer, release     a process that delivers the entries of a shard; the end of its ownership
+    shard consumer, release     a process that delivers the entries of a shard; the end of the process's ownership
     dead letter, redrive        a notification that could not be delivered; its second delivery
     reconciler                  resolves reservations of dead writers, and signals their changes
     enumerator, split           finds the work; the unit of reading: an object version, or a range of one
@@ -71,15 +71,15 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     batch, round                the slots of one request, with one ack chain; a part of a batch that one version commits
     stage, commit               write a round's packs; create the version that makes them visible
     version, snapshot           one commit to a table's log; the whole table as of a version
-    derived table, to advance   a table that is made from another one; to update it to that table's newest version
-    newest rows, clustered      one row a business key (`latest`); the same rows in another order (`cluster_by`)
+    derived table, to advance   a table made from another table; to update it to the other table's newest version
+    newest rows, clustered      one row for each business key (`latest`); all rows in another order (`cluster_by`)
     change feed                 the rows that came and left between two versions, with the reason of each
     generation of a slot        the version that last changed it: Dagster's data version
     pack, manifest              a data file of many slots; the rest of the table's state as of a version
-    label                       the version that was next when rows were planned
+    label                       the number of the next version, at the time when the rows were planned
     known record, identity      the record of a table outside its prefix; the table's bucket, prefix, slots and hash
     withdraw                    remove the rows of a deleted or overwritten object from the table
-    code version, stale         the version of the code that makes rows; a slot whose rows other code made
+    code version, stale         the version of the code that makes rows; a slot with rows of another code version
     backfill, force             read unchanged objects again, on request
     sweep                       a full LIST compared with the committed state
     quarantine, retry           records and objects that could not be read; a request to read them again
@@ -87,7 +87,7 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     failing object              an object in quarantine: it could not be read to its end
     mismatch, rescued value     a value that does not fit its column; the same value, kept in `_rescued`
     notation                    the way in which texts of a source write dates, times and numbers
-    rule, broken                a condition on rows (`expect`); a row does not fulfil it
+    rule, broken                a condition on rows (`expect`); of a rule: a row does not fulfil it
     cursor                      Dagster's sensor state only
 """
 

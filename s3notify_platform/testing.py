@@ -123,7 +123,7 @@ class SourceInTest:
         return load_slots(self.spark, self.source, None)
 
     def changes(self, since: int | None = None) -> "Changes":
-        """The changes after the table version `since`, for the function of an asset that is given `Changes`.
+        """The changes after the table version `since`, for an asset's function that gets `Changes`.
 
         If `since` is None, the result has all rows as insertions. The result's `until` is the `since` of the next call.
         """

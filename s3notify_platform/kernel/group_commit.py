@@ -133,8 +133,9 @@ class Sharing(Generic[T]):
     """Runs two stages around the work of each thread: `before` and `after`. Each stage is a group commit. The class is
     thread-safe.
 
-    `before` waits until as many threads have arrived as were inside `around` at the same time since the last run of
-    `before`. `after` waits for the threads between the two stages. Each stage waits at most `linger_seconds`.
+    `before` waits for a number of threads: the largest number that were inside `around` at the same time since the
+    last run of `before`. `after` waits for the threads between the two stages. Each stage waits at most
+    `linger_seconds`.
     """
 
     def __init__(

@@ -78,13 +78,13 @@ SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
 
 REWRITE_WARN_TIMES: Final = 10
-"""`s3notify status` warns if the bytes that the newest batches wrote again are more than this many times the bytes that
-these batches changed.
+"""Largest ratio of the bytes that the newest batches wrote again to the bytes that they changed. `s3notify status`
+warns of a larger ratio.
 """
 
 REWRITE_WARN_BYTES: Final = 64 << 20
-"""Number of bytes, written again by the newest batches, from which `REWRITE_WARN_TIMES` applies. In a small table, each
-change writes most of the table again, which costs little.
+"""`REWRITE_WARN_TIMES` applies if the newest batches wrote at least this many bytes again. In a small table, each
+change writes most of the table again, at little cost.
 """
 
 MAX_CELLS: Final = 8 << 20
@@ -92,7 +92,7 @@ MAX_CELLS: Final = 8 << 20
 inputs are parsed in parts."""
 
 MAX_RECORD_BYTES: Final = 64 << 20
-"""Largest size in bytes of a record of an object that is read in pieces. Longer records are rejected."""
+"""Largest size in bytes of a record, if its object is read in pieces. Longer records are rejected."""
 
 MAX_CSV_HEADER_BYTES: Final = 1 << 20
 """Largest size in bytes of the header of a CSV object."""
@@ -155,13 +155,14 @@ MAX_ROWS_PER_BYTE: Final = 100
 limited by this number. The limit is high, because constant columns need few bytes."""
 
 MAX_DECODED_BYTES: Final = 256 << 20
-"""Largest number of bytes of the decoded rows of a Parquet, ORC or Avro object, or of the text of a compressed object,
-unless `MAX_DECODED_PER_BYTE` allows more. Without the limit, 500 bytes could become gigabytes that repeat one value.
+"""Largest size in bytes of an object after decoding: the rows of Parquet, ORC or Avro, or the text of a compressed
+object. `MAX_DECODED_PER_BYTE` may allow more. Without a limit, 500 bytes could become gigabytes that repeat one
+value.
 """
 
 MAX_DECODED_PER_BYTE: Final = 1000
-"""Largest number of decoded bytes for each byte of an object. A small object may have up to `MAX_DECODED_BYTES`, even
-if this is more for each byte.
+"""Largest number of decoded bytes for each byte of an object. A small object may have up to
+`MAX_DECODED_BYTES` in any case.
 """
 
 BATCH_BYTES: Final = 16 << 20
@@ -303,7 +304,8 @@ TOPICS_KNOWN_SECONDS: Final = 2.0
 """Seconds for which a writer relies on the topics that it has read. The seconds count by the writer's clock, from the
 start of the read.
 
-A client that changes a setting of a topic waits `CLOCK_SKEW` times as long before it acts on the change."""
+A client that changes a setting of a topic waits `CLOCK_SKEW` times this number of seconds before it acts on the
+change."""
 
 ROOM_HELD: Final = 32
 """Largest number of entries for which a process reserves spare room in one shard. So one request can reserve the room
@@ -357,8 +359,8 @@ MAX_EVENT_PAIRS: Final = 16
 """Largest number of names, and of values, in one part of the details of an event."""
 
 MAX_ANSWER_BYTES: Final = 64 << 10
-"""Largest number of bytes of an endpoint's answer that are read, so that the connection can be used again. After a
-longer answer, the connection is closed."""
+"""Largest number of bytes that are read of an endpoint's answer. After the whole answer is read, the connection can be
+used again. After a longer answer, the connection is closed."""
 
 SECRET_MIN: Final = 16
 """Smallest number of characters of a secret."""

@@ -77,7 +77,7 @@ class Setting:
 
     @property
     def number(self) -> type[int] | type[float] | None:
-        """The type `int` or `float` if the setting is a number that cannot be None, or else None."""
+        """`int` or `float` if this is exactly the type of the setting. None for other types, such as `int | None`."""
         return self.kind if self.kind in (int, float) else None
 
     @property

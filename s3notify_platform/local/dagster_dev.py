@@ -62,7 +62,8 @@ sensors: {use_threads: true, num_workers: 8}
 
 
 def storage(home: Path) -> str:
-    """The lines of a home's `dagster.yaml` that choose the storage of events. A file with another storage lacks them.
+    """The lines of a home's `dagster.yaml` that choose the storage of events. A file with another storage lacks
+    these lines.
 
     The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. After a home is moved, the
     file needs the new path.

@@ -91,8 +91,8 @@ class Verdict:
         return self.missing == self.surplus == self.wrong_rejects == 0
 
     def ending(self, *, halfway: bool, queued: int) -> tuple[bool, str]:
-        """Returns True if the demo ends well, and the text of the demo's last line. `halfway`: the demo was stopped
-        before its last round was committed.
+        """Returns two values: True if the demo ends well, else False; and the text of the demo's last line. `halfway`:
+        the demo was stopped before its last round was committed. `queued`: the number of waiting changes.
         """
         if self.exact:
             return True, "[green]every row that was written is in the table exactly once[/green]"

@@ -2,10 +2,10 @@
 run.
 
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
-this statement uses, directly or indirectly. These statements define functions, classes and constants, or change them,
-also in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A
-project is the function's own package, and other modules that are not installed. Only the imported names of an installed
-package count, and not its version.
+this statement uses, directly or indirectly. Each of these statements defines or changes a function, a class or a
+constant, in the same module or an imported one. Comments, docstrings, formatting and Dagster annotations
+(`@s3_slot_asset`) do not count. A project is the function's own package, and other modules that are not installed. An
+installed package counts with the names that are imported from it, and not with its version.
 
 Guarantees
     - Equal source text has an equal fingerprint: in every process, in every folder, with every version of Python, after

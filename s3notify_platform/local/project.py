@@ -1,7 +1,7 @@
 """The sources that a project's YAML defines, read without Dagster. Commands take their options from these sources.
 
-The folder of the YAML is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` where the command
-runs. If there is a `pyproject.toml`, the default may also be `src/*/defs` or `*/defs`. Folders of another project
+The folder of the YAML is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` in the working
+directory. If there is a `pyproject.toml`, the default may also be `src/*/defs` or `*/defs`. Folders of another project
 inside this project do not count. Reading runs none of the YAML's content: see `defs_yaml`.
 """
 

@@ -59,8 +59,8 @@ EARLY_ENDS_MAX = 5
 """The supervisor gives up if the server ends this many times in a row without having been ready."""
 HEALTH_BUCKET = "s3notify-health"
 
-# A small Python program that becomes the server: the kernel then kills the server when its parent ends. A `preexec_fn`
-# could do the same, but a `preexec_fn` is not safe in a process with threads.
+# This small Python program asks the kernel to kill the process when its parent ends. Then the program becomes the
+# server. A `preexec_fn` could do the same, but a `preexec_fn` is not safe in a process with threads.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 try:

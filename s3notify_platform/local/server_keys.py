@@ -1,9 +1,9 @@
 """Keys of the embedded server's inner ports: master, volume, filer, and the gRPC port of each.
 
-Guarantee. With the files of `inner_keys` in its working directory, the server answers nothing on its inner ports
-without a key, not even that it is alive. All inner ports require a client certificate, also on gRPC's Unix sockets;
-volume and filer also require a signature in each request. The S3 port shows anybody only that it is alive (`/healthz`,
-`/status`).
+Guarantee. A client without a key learns nothing from the inner ports, not even that the server is alive. The server
+must have the files of `inner_keys` in its working directory. All inner ports require a client certificate, also on
+gRPC's Unix sockets. Volume and filer also require a signature in each request. A client without credentials learns from
+the S3 port only that the server is alive (`/healthz`, `/status`).
 
 The server is the only user of the keys, so each start makes new ones.
 """

@@ -1,4 +1,4 @@
-"""Finds buckets and DynamoDB tables in the settings, and how to reach them. Imports no large package, because
+"""Reads from the settings the buckets and DynamoDB tables, and the access to them. Imports no large package, because
 publishers import this module.
 
 The settings are given by name, with values of their types (`setting.values_in`).
@@ -65,8 +65,8 @@ def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:
-    """Yields the prefixes of a source's own objects in `bucket` that have unusual names. Other sources recognize the
-    platform's objects only by usual names.
+    """Yields each unusual prefix of a source's own objects in `bucket`. Other sources recognize the platform's objects
+    only by the usual prefixes.
     """
     place = LocationSettings(**given_of(values, LocationSettings))
     own = place.own_prefixes_in(bucket, platform_bucket=values.get("platform_bucket") or values["bucket"])

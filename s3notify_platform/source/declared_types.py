@@ -1,9 +1,9 @@
 """Compares a source's declared types with the types in its table, before any run. Pure.
 
 Only types that are known without a run are compared. The types in `schema` and `partition_columns` must equal the
-table's types. With a transform, only those columns of `schema` are compared that the transform left as they were
-parsed, judged by their types in the table. The types in `schema_hints` must equal the types with which the schema was
-inferred. The first batch finds all other differences.
+table's types. If the source has a transform, `schema` is compared only with the table's columns whose type is still the
+parsed type, and `partition_columns` is not compared. The types in `schema_hints` must equal the types with which the
+schema was inferred. The first batch finds all other differences.
 """
 
 import json

@@ -255,7 +255,7 @@ class Location(LocationSettings):
         return NotificationQueue(records)
 
     def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
-        """Returns a publisher whose signals do not mean an unqueued change, so that they cause no listing.
+        """Returns a publisher whose signals cause no listing, because they announce no unqueued change.
 
         No request.
         """

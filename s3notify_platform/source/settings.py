@@ -272,15 +272,15 @@ TopicSizeSettings: Final = make_dataclass(
 
 
 def topic_of(values: Mapping[str, Any]) -> TopicSettings:
-    """The settings of the topic of a source that has these settings. Pure."""
+    """The settings of a source's topic, from the settings of the source. Pure."""
     given = {name: values.get(f"queue_{name}") for name in QUEUE}
     given |= {name: values.get(name) for name in ("slots", "signals", "bucket", "prefix")}
     return TopicSettings(**{name: value for name, value in given.items() if value is not None})
 
 
 def topic_difference(name: str, found: TopicSettings, wanted: TopicSettings) -> str:
-    """Names the settings of a source's existing topic that differ from the source's, and the remedy; empty if none
-    differs. Pure.
+    """Returns a text with the differences between a source's existing topic and the source's settings, and with the
+    remedy; empty if there is no difference. Pure.
     """
     own = {setting: getattr(wanted, setting) for setting in (*QUEUE, "bucket", "prefix", "rules")}
     return differing(name, found, replace(found, **own))

@@ -27,7 +27,7 @@ A process caches the counters that it wrote last. So a counter that no other pro
 | remove, conditions on DELETE work | 1 DELETE; once, 3 requests for the test |
 | remove, other stores | 1 PUT; 1 DELETE if the key does not recur; once, 3 requests for the test |
 | scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE for each tombstone |
-| add | 1 PUT; 1 GET before it if the counter is not cached, and both again for each conflict |
+| add | 1 PUT; 1 GET more if the counter is not cached; 1 GET and 1 PUT more for each conflict |
 """
 
 from collections import deque

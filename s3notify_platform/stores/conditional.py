@@ -5,9 +5,9 @@
     store = leased_store(bucket, *leases_of("dynamo:acme-landing-leases:5000", bucket))     # the same
     Publisher(store, prefix=…).put_if_absent(…)
 
-Guarantees. If several writers use one precondition on a key, at most one gets `Written`, provided that all of them use
-this class. Unconditional writes and all reads go directly to the store. `Unknown` is returned only if the commit itself
-could not determine the outcome of a write. Requests: those of the commit.
+Guarantees. At most one of several writers with the same precondition on a key gets `Written`. All these writers must
+use this class. Unconditional writes and all reads go directly to the store. `Unknown` is returned only if the commit
+itself could not determine the outcome of a write. Requests: the requests of the commit.
 """
 
 from collections.abc import Callable
@@ -123,8 +123,8 @@ class ConditionalStore(DelegatingStore):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """See `ObjectStore.copy`. Under a condition the copy keeps the source's metadata; `UsageError` if other
-        metadata is given.
+        """See `ObjectStore.copy`. A copy under a condition keeps the source's metadata. `UsageError` if such a copy has
+        `metadata`, or if its `source` is a `CopySource`.
         """
         if precondition is None:
             return self.store.copy(source, target, metadata=metadata)

@@ -34,7 +34,9 @@ def aws_partition(region: str) -> str:
 
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d+)?(/[A-Za-z0-9._~/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._:-]*|arn:[!-~]+")
-"""The texts of endpoints and bucket names. obstore panics over others, and over invalid ports and addresses."""
+"""The texts of endpoints and bucket names. obstore panics over any other text, and over invalid ports and
+addresses.
+"""
 
 
 def _is_endpoint(url: str) -> bool:
@@ -65,7 +67,7 @@ class Access:
 
     Credentials are read from the named environment variables, or from the named profile, which may assume a role.
     Without such names, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given,
-    these credentials assume that role, with the `external_id` that its owner requires. Each machine looks up the
+    these credentials assume that role, with the `external_id` that the role's owner requires. Each machine looks up the
     credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys that the settings
     themselves contain work in this process only: pickling them is a `UsageError`.
     """

@@ -90,7 +90,7 @@ def _found(access: Access, clock: Clock) -> Any:
     if access.role_arn is None or own is None:
         return own
     if not isinstance(own, RefreshableCredentials):
-        # When the role's keys are renewed later, the user that assumes the role may have other keys by then.
+        # The keys of the user that assumes the role may change before the role's keys are renewed.
         own = _LookedUpAgain(replace(access, role_arn=None, external_id=None), clock, own)
     create = partial(botocore.session.get_session().create_client, region_name=access.region)
     about = {"RoleSessionName": "s3notify"} | (

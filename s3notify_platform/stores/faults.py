@@ -7,7 +7,7 @@
 | 304 | NOT_MODIFIED |
 | no connection, 429, 503 SlowDown | NOT_APPLIED: certainly not applied, may be sent again |
 | 409, other 5xx, timeout, connection lost, unreadable answer | AMBIGUOUS: it may have been applied |
-| 400 or 403 that names an encryption key | `UnavailableError`: the key may be allowed, or enabled, again |
+| 400 or 403 that names an encryption key | `UnavailableError`: a person may allow or enable the key |
 | 403, other 4xx | `RefusedError`: requests for this object or for all objects are refused |
 | everything else, such as 401, 501, NoSuchBucket | `UsageError`: only a person can fix it |
 """

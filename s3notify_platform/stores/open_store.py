@@ -65,7 +65,7 @@ class Tags(Protocol):
     """The tags of one bucket's object versions."""
 
     def check_versioned(self) -> None:
-        """`UsageError` unless every object that is written to the bucket becomes a version with an id."""
+        """Raises `UsageError` if the bucket does not give each new object a version id."""
         ...
 
     def add(
@@ -97,7 +97,7 @@ def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
 
 
 def address_of(place: S3Config) -> str:
-    """The URL that the requests to a bucket go to; for a kind of store that has no such URL, the bucket's URL. No
+    """The URL that the requests to a bucket go to. If the kind of store has no such URL: the bucket's URL. No
     request. `UsageError` if the configuration is invalid, or if credentials are missing.
     """
     return str(getattr(open_store(place), "endpoint_url", f"{place.scheme}://{place.bucket}"))
@@ -148,8 +148,8 @@ def open_records(
 
 
 def note_conditional_delete(bucket: S3Config) -> None:
-    """Notes that a probe found that the bucket honours conditions on DELETE. So the record stores of this process need
-    no requests to find this out. No request.
+    """Notes the finding of a probe: the bucket honours conditions on DELETE. So the record stores of this process do
+    not test this again. No request.
     """
     _HONOUR_DELETE.add(bucket)
 
@@ -168,8 +168,8 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """Each process has one `ObjectRecordStore` for each prefix, because this object caches counters, and remembers if
-    the store honours a conditional DELETE.
+    """Each process has one `ObjectRecordStore` for each prefix, because such an object caches counters, and remembers
+    if the store honours a conditional DELETE.
     """
     return ObjectRecordStore(
         _counting(bucket),
@@ -187,8 +187,9 @@ def _counting(bucket: S3Config) -> CountingStore:
 
 
 def record_requests(bucket: S3Config) -> Counter[str]:
-    """The numbers of requests that this process has sent for records on this bucket, by operation. Records are those of
-    the queue, of ack chains, heartbeats and others. Requests through a store of the caller are not counted. No request.
+    """The numbers of requests that this process has sent for records on this bucket, by operation. These are the
+    records of the queue, ack chains, heartbeats and others. Requests through a caller's own `store` are not counted.
+    No request.
     """
     return Counter(_counting(bucket).counts)
 

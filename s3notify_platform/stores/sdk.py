@@ -80,7 +80,7 @@ class SdkUser(Generic[C]):
         return found
 
     def _prepare(self, client: C) -> None:
-        """Prepares a new client, for example registers handlers; for subclasses."""
+        """Prepares a new client. Subclasses override this method, for example to register handlers."""
 
     def close(self) -> None:
         """Closes the connections. The object may be used again afterwards."""
@@ -150,7 +150,7 @@ def answer_of(error: ClientError) -> tuple[int, str, str]:
 
 
 def unusable(error: Exception, config: Access) -> UsageError:
-    """The error for a person: credentials are missing, or a retry cannot help for another reason."""
+    """The error for missing credentials, and for other failures that only a person can fix."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return UsageError(
             f"no credentials for {config.place}: name environment variables (access_key_id_env, "

@@ -88,7 +88,7 @@ class ServiceRequests(SdkUser[Any]):
         raise UnavailableError(f"{self.config.place} is unavailable: {cause}")
 
     def pages(self, operation: str, field: str, **arguments: Any) -> Iterator[Any]:
-        """The items of a listing, page by page. Requests: those of `ask`, for each page."""
+        """The items of a listing, page by page. Requests: for each page, the requests of `ask`."""
         token: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             answer = self.ask(operation, **arguments, **token)

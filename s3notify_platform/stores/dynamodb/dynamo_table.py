@@ -124,7 +124,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
     def query(self, attribute: str, value: str, *, sorted_by: str = "", prefix: str = "") -> Iterator[Item]:
         """Every item with this partition key, in order of the sort key. Cost: 1 request for each megabyte.
 
-        With `prefix`, only items whose sort key begins with `prefix`; `sorted_by` names the sort key's attribute.
+        `prefix`: only items whose sort key begins with this text are yielded. `sorted_by`: the sort key's attribute.
         """
         condition, names, values = "#k = :v", {"#k": attribute}, {":v": {"S": value}}
         if prefix:

@@ -125,7 +125,7 @@ class S3Uploads(S3Requests):
                 return Written(etag=etag_of(completed))
             found = self.source("", key)  # Ceph's answer has no ETag
             return Written(etag=found.meta.etag) if found else Unknown(cause="completed, but not found")
-        # A 404 can also mean If-Match on an object that no longer exists.
+        # A 404 can also be the answer to If-Match on an object that no longer exists.
         gone = "NoSuchUpload" in completed.cause or not isinstance(precondition, IfMatch)
         if completed.verdict is Verdict.MISSING and gone:
             raise NotFoundError(f"no upload {upload!r} of {key!r} in {self.config.place}")

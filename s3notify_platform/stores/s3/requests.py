@@ -70,9 +70,10 @@ class S3Requests(SdkUser["S3Client"]):
     def _send(
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
     ) -> T | Fault:
-        """Sends, and retries if a retry is safe. Returns the answer, or the fault of the last attempt.
+        """Sends a request, and retries if a retry is safe. Returns the answer, or the fault of the last attempt.
 
-        A refusal after an attempt in doubt says nothing about that attempt, so the fault of that attempt is returned.
+        If a refusal follows an attempt in doubt, the earlier attempt may still have been applied. In this case, the
+        fault of the earlier attempt is returned.
         """
         maybe_applied, fault = None, Fault(verdict=Verdict.NOT_APPLIED, cause="never sent")
         most = attempts or self._attempts

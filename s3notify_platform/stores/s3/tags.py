@@ -13,7 +13,7 @@ class ObjectTags(S3Requests):
     """The tags of one bucket's objects. Thread-safe."""
 
     def check_versioned(self) -> None:
-        """`UsageError` unless every object that is written to the bucket becomes a version with an id. Cost: 1 GET."""
+        """Raises `UsageError` if the bucket does not give each new object a version id. Cost: 1 GET."""
         found = self._send(lambda: self.client.get_bucket_versioning(Bucket=self.config.bucket))
         if isinstance(found, Fault):
             raise self._unavailable(found)
