@@ -199,7 +199,7 @@ class RecordStoreSuite:
         assert records.add("p", "n", 1) == 1
 
     def test_additions_stay_within_the_bounds(self, records):
-        """A counter starts at 0, never goes below 0 or above the ceiling, and a refused addition changes nothing."""
+        """A counter starts at 0, and no addition brings it below 0 or above the ceiling. A refusal changes nothing."""
         assert records.add("p", "n", 3) == 3
         assert records.add("p", "n", 2, ceiling=5) == 5
         assert records.add("p", "n", 1, ceiling=5) == Conflict()

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.server
 def test_the_role_of_a_publisher_covers_each_of_its_requests(
     ministack: S3Server, in_table: bool, apart: bool
 ) -> None:
-    """Otherwise a publisher with the printed policy would be refused. If the publisher may not list its bucket, S3 does
-    not say that a key is deleted, so the deletion could not be announced again.
+    """Otherwise a publisher with the printed policy would be refused. If the publisher has no permission to list its
+    bucket, S3 does not say that a key is deleted, so the deletion could not be announced again.
     """
     source = ministack.make_bucket()
     platform = ministack.make_bucket() if apart else source

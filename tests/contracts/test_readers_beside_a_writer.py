@@ -102,7 +102,7 @@ def written(place: Place) -> Iterator[Written]:
 
 
 def rows_at(source: Source, version: int) -> Rows:
-    """The rows of this version by the platform's own reader, compared with the counts in its manifest."""
+    """The rows of this version by the platform's own reader, compared with the counts in the version's manifest."""
     reader = source.table().reader
     found = snapshot_of(reader, version)
     schema = arrow_schema(found.metadata.schema)

@@ -81,7 +81,7 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""`ALL`: every engine reads old files correctly. `NONE`: each engine converts the values to different texts.
+"""`ALL`: every engine reads old files correctly. `NONE`: no engine does, because each converts values to other texts.
 
 After any other widening, only Polars cannot read old files.
 """

@@ -164,7 +164,7 @@ class Lake:
             del self.states[key], self.objects[key]
 
     def copied(self, folder: Path, needed: Callable[[Sequence[Row]], bool] = bool) -> Path:
-        """Copies the table to a new folder, without the data files that have no needed row of the newest version."""
+        """Copies the table to a new folder, with only the data files of the newest version that have needed rows."""
         self.copies += 1
         target, layout = folder / f"{self.copies}", self.source.location.layout
         live = {layout.file(pack.path): pack for pack in self.snapshot.packs.values()}
@@ -215,7 +215,7 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""For each column, an engine that skips no file by the column's values, or `all`.
+"""For some columns, the engine that skips no file by the column's values. `all`: no engine skips a file.
 
 If a column has NaN, no engine may skip a file by this column.
 """

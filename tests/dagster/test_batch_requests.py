@@ -31,8 +31,8 @@ TIMED = ("/queue/topics/", f"/{HEARTBEATS}/")
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """The requests of a warm source are limited: those of the tick that requests the run, of the run (with the object's
-    GET), and of the next tick.
+    """For a warm source, three steps may each send a limited number of requests: the tick that requests the run, the
+    run (with the object's GET), and the next tick.
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request. Heartbeats and reads of the topic
     are not counted, because their number depends on the speed of the machine; usually, the run reads the topic once.

@@ -168,7 +168,7 @@ CHANGES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 def test_roles_need_exactly_what_their_policies_grant(
     site_with: Callable[..., Site], proxy: FaultProxy, server: S3Server
 ) -> None:
-    """Every request of each role, including Spark's tasks, must be in its policy, and the policy must grant no more.
+    """Each role's policy must allow every request of the role, including requests of Spark's tasks, and nothing else.
 
     Writers must not be allowed to change the platform's own objects, even if their prefix covers these objects.
     """
@@ -272,7 +272,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     vacuum(committer, young, retention_seconds=0, clock=SYSTEM_CLOCK)
     io.clients.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))
     io.clients.records.read(HEARTBEATS, "a look after a removal in doubt")
-    committer.reader.known.hold("compact")  # as a merge of files, which notes its version in the record
+    committer.reader.known.hold("compact")  # a merge of files notes its version in the record
     committer.reader.known.release("compact")
     DynamoLeases(source.commit.lease_table).read("what a waiting sweep reads", "*")
     check("sweep")

@@ -125,8 +125,8 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
 
 def test_a_check_warns_while_something_is_in_quarantine(site_of: Callable[..., Site]) -> None:
     """Otherwise all checks would be green although a record or a whole object is not in the table. The description must
-    name the command that lists them, but no key. A check that a person executes must have the same
-    result as the check of the batch.
+    name the command that lists these records and objects, but no key. If a person executes the check, it must have the
+    same result as in the batch.
     """
     site = site_of(max_attempts=2, transform=f"{TRANSFORMS}.unlucky_in_python")
     site.write(1, body=site.line(1) + b"{broken\n" + b"{broken, too\n")
@@ -368,7 +368,9 @@ def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> 
 
 
 def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site]) -> None:
-    """`erase` cannot remove keys of committed, rejected, failing or missed objects from a log."""
+    """The log must have no key of a committed, rejected, failing or missed object, because `erase` could not remove the
+    key from the log.
+    """
     site = site_of(max_attempts=2, format="auto", transform=f"{TRANSFORMS}.unlucky_in_python")
     site.settle()
     site.write(1, body=site.line(1) + b"{broken\n")
@@ -416,7 +418,7 @@ def known_to_dagster(site: Site) -> list[str]:
 
 
 def test_the_error_names_no_key_if_a_transform_changes_keys(site_of: Callable[..., Site]) -> None:
-    """The text of the error gets into a tag of the run, the sensor's cursor and the log."""
+    """The log, the sensor's cursor and a tag of the run all contain the text of the error."""
     site = site_of(transform=f"{TRANSFORMS}.renaming", backoff_seconds=3600.0)
     site.settle()
     site.write(1)

@@ -1,4 +1,4 @@
-"""Batches that read the queue: the changes that they find without entries, and entries that are no changes."""
+"""Batches that read the queue. Some changes have no entry, and some entries belong to no new change."""
 
 from collections.abc import Callable
 

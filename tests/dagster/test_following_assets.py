@@ -71,7 +71,7 @@ def test_a_changed_type_reaches_the_newest_rows_without_new_objects(site_of: Cal
 
 
 def test_each_batch_updates_the_newest_rows(site: Site) -> None:
-    """The run must report the update, unless the batch changed no key."""
+    """The run must report the update if the batch changed a newest row, and otherwise report nothing."""
     slots = {put(site, 1, (1, 1.0), (2, 5.0)), put(site, 2, (1, 3.0))}
     assert site.run(sorted(slots)).success
     assert shown(site) == {1: 3.0, 2: 5.0}
@@ -149,7 +149,7 @@ def test_no_error_of_an_update_blocks_the_source(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, *, caught_up: bool
 ) -> None:
     """Otherwise the first batch, which has all slots, would fail after its commit, again and again: its slots would not
-    be reported, and the queue would fill. Only an outage requests another batch.
+    be reported, and the queue would fill. Another batch must be requested only after an outage.
     """
     errors, follow = [error], following.follow
 

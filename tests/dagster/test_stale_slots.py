@@ -63,7 +63,7 @@ def coded(
 
 
 def statuses(site: Site, asset: str) -> dict[int, tuple[str, ...]]:
-    """The slots of an asset that Dagster shows as stale, with the reasons."""
+    """The asset's slots that Dagster shows as stale, with the reasons."""
     graph = site.defs.resolve_asset_graph()
     found = CachingStaleStatusResolver(site.instance, graph, LoadingContextForTest(site.instance))
     key, stale = dg.AssetKey(asset), {}

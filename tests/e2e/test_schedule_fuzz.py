@@ -1,4 +1,4 @@
-"""One source has all faults during the given time: poison objects, outages, restarts, SIGSTOP and SIGKILL.
+"""All faults disturb one source during the given time: poison objects, outages, restarts, SIGSTOP and SIGKILL.
 
 Runs of the sensor, two `s3notify ingest` processes and a stream read one source. Meanwhile objects are written,
 overwritten and deleted, and columns get other types. Other processes, with a different prefix or number of slots, are

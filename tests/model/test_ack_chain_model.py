@@ -215,8 +215,8 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(tag=TAGS, names=NAMES, fault=st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER]))
     def stamper_dies(self, tag, names, fault):
-        """A stamper dies before or after its write. If this stamp was the last one, the next caller that looks finds
-        the chain acked."""
+        """A stamper dies before or after its write. If this stamp was the last one, the next caller that reads the
+        chain finds it acked."""
         model = self.models.get(tag)
         if model is None or model.status != "open":
             return

@@ -61,8 +61,8 @@ def command() -> Steps:
 
 
 def writer(rounds: int, *, waits: bool) -> Steps:
-    """Commits rounds like `table.commit`: the known record, as it was read with the snapshot or after the last commit,
-    is checked before the first attempt. A newly read record is checked before the third attempt and each later one.
+    """Commits rounds like `table.commit`. Before the first attempt, checks the known record that was read with the
+    snapshot or after the last commit. Before the third attempt and each later one, reads and checks the record again.
     """
     base, _ = yield Request("newest")
     record, _ = yield Request("known")

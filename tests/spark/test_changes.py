@@ -302,8 +302,8 @@ def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) ->
 def test_object_older_than_the_setting_modified_after_is_not_read(
     changing_of: Callable[..., Changing],
 ) -> None:
-    """The store's time of an object (`LastModified`) decides if the object is read. The object must be neither read nor
-    quarantined until it is written again.
+    """The store's time of an object (`LastModified`) decides if the object is read. An older object must be neither
+    read nor quarantined until it is written again.
     """
     bucket = changing_of()
     broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"

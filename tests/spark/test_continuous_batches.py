@@ -353,13 +353,13 @@ def test_deletion_of_the_topic_causes_a_listing(site: Site) -> None:
 
 
 ORDER = ("table/_delta_log/", "_s3notify-known/", "queue/queue.", "enumerator/to_list")
-"""A part of the key of each kind of object that a batch writes, in the order of the writes."""
+"""A batch writes these kinds of objects, in this order. Each text is a part of the keys of one kind."""
 
 
 @contextmanager
 def killed_before(part: str) -> Iterator[None]:
-    """Ends the process before it writes an object whose key contains `part`. Before that, an object with the preceding
-    part of `ORDER` must have been written.
+    """Ends the process before it writes an object whose key contains `part`. The process ends only after it has written
+    an object whose key contains the preceding part of `ORDER`.
     """
     before, written = ORDER[max(0, ORDER.index(part) - 1)], [ORDER[0]] if part == ORDER[0] else []
 

@@ -37,8 +37,8 @@ def of_data(answered: list[Answered], method: str, path: str = "/data/") -> list
 
 
 def test_slot_asset_writes_little_more_than_its_changed_slots(lake: Lake) -> None:
-    """An update of one slot may rewrite at most 16 MB of other slots. An update of many slots may write at most as many
-    bytes of other slots as of its own slots.
+    """An update of one slot may rewrite at most 16 MB of other slots. An update of many slots may write no
+    more bytes for other slots than for its own slots.
 
     No slot needs a request of its own.
     """

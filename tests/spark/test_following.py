@@ -116,8 +116,8 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
 
 
 def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """The rows are in the format of AWS DMS. Each row has a letter for its operation, and a deletion has the former
-    row.
+    """The rows are in the format of AWS DMS. Each row has a letter for its operation. The row of a deletion has
+    the former values.
     """
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",

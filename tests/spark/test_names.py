@@ -92,7 +92,9 @@ def test_safe_names_are_readable_by_every_engine(lake_of: Callable[..., Lake]) -
 
 
 def test_rescued_values_of_a_column_with_a_safe_name_are_read_again(lake_of: Callable[..., Lake]) -> None:
-    """`_rescued` has the name in the objects. Otherwise the value would stay in `_rescued` although it now fits."""
+    """In `_rescued`, a value has the column's name in the objects, not the safe name. After a retype, a value that now
+    fits must leave `_rescued`.
+    """
     lake = lake_of(column_names="safe", mismatches="rescue")
     lake.put("a.jsonl", [{"order id": 1}])
     lake.ingest()

@@ -123,7 +123,7 @@ def counts(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[
 
 def ingest_of(site: Site) -> ContinuousIngest:
     return ContinuousIngest(
-        spark=None,  # type: ignore[arg-type]  # nobody asks it
+        spark=None,  # type: ignore[arg-type]  # the session is never used
         source=site.source,
         later=lambda *_: None,
         list_seconds=0,
@@ -141,8 +141,8 @@ table's newest version is read), GET of the segment, GET of the object, PUT of t
 
 
 def fewest_in_sequence(found: Iterable[tuple[Requests, Requests]]) -> int:
-    """The sequential requests of the batch that has the fewest. On a busy machine, concurrent requests may not overlap;
-    then one batch has more.
+    """The sequential requests of the batch that has the fewest. On a busy machine, some concurrent requests do not
+    overlap, so a batch may have more.
     """
     return min(batch.in_sequence for _, batch in found)
 
@@ -159,7 +159,8 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 def test_a_put_needs_few_sequential_requests(site: Site) -> None:
     """A publisher that knows the topics, and has room in the queue, makes at most 4 sequential requests besides the
-    object's own PUT. On a busy machine, concurrent requests may not overlap, so only the smallest number is compared.
+    object's own PUT. On a busy machine, some concurrent requests do not overlap, so only the smallest number is
+    compared.
     """
     for number in range(8):
         site.put(f"raw/first/{number}", 1)

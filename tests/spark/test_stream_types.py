@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.server]
 def test_stream_fails_at_values_of_a_new_type(
     ministack: S3Server, old: pa.DataType, new: pa.DataType, values: list[Any]
 ) -> None:
-    """An exact change of a type is no change of rows, so the stream continues. Later values must not be rounded to the
-    stream's type. After a restart, the stream must return these values.
+    """If a change of a type keeps all values exactly, no row changes, so the stream continues. Later values must not be
+    rounded to the stream's type. After a restart, the stream must return these values.
     """
     place = Place(ministack)
 

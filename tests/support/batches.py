@@ -266,6 +266,6 @@ def settled(slots: int = 1000, **settings: object) -> World:
 
 
 def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
-    """The slots for which the tick's run is the last attempt. In them the run quarantines unreadable objects."""
+    """The slots for which the tick's run is the last attempt. There, the run quarantines unreadable objects."""
     (request,) = tick.requests
     return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt

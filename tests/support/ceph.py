@@ -28,7 +28,7 @@ from tests.support.waiting import until
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 REGION = "default"
-"""The name of RGW's zone group, which requests for topics must use as region. S3 requests may use any region."""
+"""The name of RGW's zone group. Requests for topics must use this name as region; S3 requests may use any region."""
 
 _CONFIGURATION = """
 [global]

@@ -1,8 +1,8 @@
 """The unchanged code blocks of README and guide, and a folder with a server, in which these blocks run.
 
-Only endpoint and credentials are set by the environment, as they are for a user. A comment before a block gives it a
-name; each named block has a separate test. The other blocks of the guide are run by `tests/e2e/test_guide.py`, page by
-page. The other blocks of the README are run by `tests/e2e/test_readme.py`.
+As for a user, the environment sets only endpoint and credentials. A comment before a block gives it a name; each named
+block has a separate test. `tests/e2e/test_guide.py` runs the other blocks of the guide, page by page.
+`tests/e2e/test_readme.py` runs the other blocks of the README.
 """
 
 import os

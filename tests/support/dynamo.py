@@ -21,7 +21,7 @@ Item = dict[str, Any]
 
 
 class Refusal(dict[str, Any]):
-    """The error that a condition did not hold. It has the existing item, if there is one."""
+    """The error of a request whose condition did not hold. The error has the existing item, if there is one."""
 
 
 class TableInMemory:

@@ -159,7 +159,7 @@ def hang(connection):
 
 
 def read_request(connection):
-    """The bytes of a request, as many as arrive."""
+    """Reads one request. Returns its head and its body."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += connection.recv(65536)

@@ -1,4 +1,4 @@
-"""Three other engines that read a Delta table in a bucket, as of any table version; by default the newest."""
+"""Three other engines that read a Delta table in a bucket. They read any table version, by default the newest."""
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping

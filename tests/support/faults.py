@@ -195,8 +195,8 @@ class FaultyStore:
 
 
 class DoubtfulStore(DelegatingStore):
-    """An object store that does not apply unconditional deletions of keys with `part`. Like an S3 store whose answer is
-    lost, it returns `Unknown`.
+    """An object store that does not apply unconditional deletions of keys that contain `part`. Such a deletion returns
+    `Unknown`, as if its answer were lost.
     """
 
     def __init__(self, store: ObjectStore, part: str) -> None:

@@ -1,4 +1,4 @@
-"""A Delta table in a folder, whose log the tests write. Three other engines read the table."""
+"""A Delta table in a folder. Tests write the table's log, and three other engines read the table."""
 
 import datetime as dt
 import json

@@ -12,7 +12,7 @@ from tests.contracts.fault_proxy import Answered
 ACCOUNT = "123456789012"
 
 Need = tuple[str, str]
-"""An action, and the ARN of its resource; after a table's ARN, '#' and the partition of the item."""
+"""An action, and the ARN of its resource. If the resource is a table, '#' and the item's partition follow the ARN."""
 
 
 def places_of(platform_bucket: str, **more: Any) -> Places:

@@ -76,8 +76,8 @@ class Works:
 
 
 class Rests(Event):
-    """An event that is set after a number of waits. It records the duration of each wait, and calls a function each
-    time.
+    """An event that is set after a number of waits. It records the duration of each wait, and calls a function at
+    each wait.
     """
 
     def __init__(self, most: int, then: Callable[[int], object] = lambda _: None) -> None:

@@ -85,7 +85,7 @@ class Rules:
     """
     age_from_first_look: bool = True
     """A snapshot's age counts from before its first read, so staged files are never older than the snapshot. This rule
-    is needed because a late PUT may create a version again that was removed from the log.
+    is needed because a version that was removed from the log may be created again by a late PUT.
     """
     known_compares: bool = True
     """If `known` has another `n` for a version, the version was replaced. The version's writer then removes no entries.

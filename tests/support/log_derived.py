@@ -41,9 +41,9 @@ class Derived:
     def planned(
         self, slots: Slots, *, source: int | None = 1, base: Snapshot | None = None, **columns: pa.DataType
     ) -> Replacement:
-        """A round that replaces these slots with rows from a version of the source's table; None if it is unknown.
+        """A round that replaces these slots. The round's packs are already stored.
 
-        Its packs are already stored.
+        `source`: the version of the source's table from which the rows are made; None if this version is unknown.
         """
         base = base or self.table.opened()
         kind = columns or {"value": pa.string()}

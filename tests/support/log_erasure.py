@@ -9,7 +9,7 @@ from tests.support.log_rounds import Rounds
 RUN = 1000.0
 KEY = "a-person4711"
 MARKS = (KEY, "etag4711", 471147114712, 471147114711)
-"""Texts that only data of the erased object contains: its key, its ETag, a row, and a reject."""
+"""Texts that occur only in data of the erased object: in its key, its ETag, a row, and a reject."""
 A = Slot(0)
 
 

@@ -56,8 +56,8 @@ def slot_of_key(key: str) -> Slot:
 class Rounds:
     """One process that commits rounds to the table of `tests.support.log_tables`.
 
-    `small`: True if packs are written together with the version, and False if packs are stored before. If `small` is
-    None, rounds alternate between the two ways.
+    `small`: True if packs are written together with the version, and False if packs are stored before the version. If
+    `small` is None, rounds alternate between the two ways.
     """
 
     store: ObjectStore

@@ -1,4 +1,4 @@
-"""The programs on the log of `log_commit` that are not rounds: checkpoints, vacuum, another engine, the passing time, a
+"""The programs of the model `log_commit`, except for rounds: checkpoints, vacuum, another engine, the passing time, a
 person's action.
 """
 

@@ -72,7 +72,7 @@ class SteppedDelivery(Delivery):
 
 
 class WithoutLogin(dict):
-    """The endpoints of a worker that lacks the login for every endpoint that is not in this dictionary."""
+    """The endpoints of a worker. Access to any other endpoint fails, as if the login for this endpoint were unset."""
 
     def __missing__(self, url):
         raise UsageError("set S3NOTIFY_SEND_A")

@@ -1,4 +1,4 @@
-"""The requests of a batch to the source's own objects, and the entries that its topic still has."""
+"""The requests of a batch to the source's own objects, and the entries that are still in the source's topic."""
 
 from urllib.parse import parse_qs, urlsplit
 

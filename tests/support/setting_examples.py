@@ -6,7 +6,7 @@ from typing import Any
 from s3notify_platform.kernel.setting import Setting
 
 LIKE = re.compile(r'\blike (?:"([^"]+)"|([^\s;,]+))')
-"""The example in a description: `like raw/`, or with spaces `like "id bigint"`."""
+"""Matches the example in a description: `like raw/`, or `like "id bigint"` for an example with spaces."""
 
 
 def example_of(setting: Setting) -> Any:

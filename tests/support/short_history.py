@@ -1,4 +1,4 @@
-"""A table whose log was cut, as after a long retention. No test waits for the retention."""
+"""Cuts the log of a table, as happens after the retention. So tests need not wait for the retention."""
 
 from dataclasses import replace
 

@@ -271,8 +271,8 @@ class _ActorStore:
 def run_simulation(actors: Sequence[Actor], store: Any, seed: int, **options: Any) -> History:
     """Runs the actors over one store, or over a mapping of named stores. Returns the history.
 
-    If an actor raises an exception of its own, the simulation ends, and this exception is raised. `options`: those of
-    `Simulation`.
+    If an actor raises an exception of its own, the simulation ends, and this exception is raised. `options`: the
+    options of `Simulation`.
     """
     return Simulation(actors, store, seed, **options).run()
 

@@ -50,7 +50,7 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """An object of the source: its ETag, its numbers of rows and rejects, and the reasons of the rejects, in turn."""
+    """An object of the source: its ETag, and its numbers of rows and rejects. Rejects have the `reasons` in turn."""
 
     etag: str
     rows: int

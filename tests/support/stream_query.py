@@ -154,7 +154,7 @@ class Query:
 
     def _apply_changes(self, rows: list[Row]) -> None:
         for row in sorted(rows, key=lambda row: str(row["_change_type"])):  # deletions first
-            row = {**row}  # noqa: PLW2901 - without what is no part of the table
+            row = {**row}  # noqa: PLW2901 - a copy, without the columns of changes
             kind, *_ = (row.pop(name) for name in CHANGE_COLUMNS.names)
             held, place = self.held.setdefault(row["_key"], {}), (row["_etag"], row["_offset"])
             if kind == "delete":
