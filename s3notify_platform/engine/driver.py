@@ -177,9 +177,7 @@ class Ingest:
         return self.opened
 
     def base(self, store: CountingStore) -> Base:
-        """Returns the table through `store`, and its newest snapshot. Cost after the first round: the requests of
-        `LogTable.newest`.
-        """
+        """Returns the table through `store`, and its newest snapshot. Cost of later rounds: `LogTable.newest`."""
         table = self.source.table(store=store, clock=self.clock)
         fresh, self._fresh = self._fresh, None
         # The snapshot `fresh` is used unless this process has committed in the meantime.

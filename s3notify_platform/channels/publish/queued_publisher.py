@@ -137,9 +137,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Writes one object. Requests with one topic: 5, in sequence. The first put takes 3 or 4 more. Later puts take
-        1 more every 2 s, and 1 more for every 32 puts. Concurrent threads share all requests except the PUTs of object
-        and slot signal.
+        """Writes one object. Requests with one topic: 5, in sequence; 3 or 4 more for the first put, then 1 more each
+        2 s, and each 32 puts. Concurrent threads share all requests except the PUTs of object and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -163,9 +162,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         """Applies all changes; returns an outcome for each. If a topic is nearly full, only the first changes fit.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once.
-        Writes may begin only in the first third of the queue's `stale_seconds`, counted from the start of the
-        reservations (by default 40 s of 120 s). In a large batch, each write that would begin later is `Refused`, with
-        0 s to wait. Bodies are held in memory.
+        Writes may begin only in the first third of the queue's `stale_seconds` (by default 40 s of 120 s). In a large
+        batch, each write that would begin later is `Refused`, with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -204,8 +202,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announces the objects of these keys in the same way as objects of other writers. A key without an object is
-        announced as a deletion.
+        """Announces objects like those of other writers. A key without an object is announced as a deletion.
 
         Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
         these objects. The call may be repeated. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to

@@ -188,8 +188,7 @@ class AckChains:
         """Ends the children `names` of an `open_batch` chain, and begins `starts`, in one stamp. Cost: 2 requests.
 
         A child ends once, even if several workers stamp it. With the operation id, a retry of the last stamp returns
-        `Acked` again. Cost: 1 request more if one of `names` was begun by a stamp, not by `open_batch`. `UsageError` if
-        a child never began.
+        `Acked` again. Cost: 1 request more if a stamp began one of `names`. `UsageError` if a child never began.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)

@@ -44,8 +44,7 @@ HOT_SECONDS: Final = 30.0
 """The background re-reads stale entries that were used within this time; other entries wait for their next reader."""
 
 CLOSE_SECONDS: Final = 5.0
-"""Seconds for which `close` waits for a request in flight. After this time, the thread ends when the request returns.
-"""
+"""Seconds for which `close` waits for a request in flight. Otherwise the thread ends when the request returns."""
 
 WAIT_SECONDS: Final = 60.0
 """Readers wait for held-back changes for `serve_stale_seconds`, but at most for this time."""
@@ -53,9 +52,7 @@ WAIT_SECONDS: Final = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Held:
-    """A poll whose changes are held back. `moved`: for each changed slot, the number of the last poll that found it
-    changed.
-    """
+    """A poll whose changes are held back. `moved`: for each changed slot, the number of the last poll that found it."""
 
     number: int
     began: float

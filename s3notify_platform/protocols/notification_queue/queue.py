@@ -109,8 +109,7 @@ class NotificationQueue:
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
         """All topics to which a change before `moment` (queue's clock) must be announced. Cost: 1 scan, or no request.
 
-        Call this method only if the change is reserved in one of these topics, or needs no entry. Otherwise, call
-        `see_topics`.
+        Call it only if the change is reserved in one of these topics, or needs no entry. Otherwise, call `see_topics`.
         """
         return tuple(self._known.as_of(moment).by_name.values())
 
@@ -165,12 +164,10 @@ class NotificationQueue:
         return self._reservations.fits(topic, event)
 
     def fresh_since(self, moment: float) -> bool:
-        """True while no reconciler can have resolved a reservation that was made at `moment` or later: the write may
-        begin.
+        """True while no reconciler can have resolved a reservation made since `moment`: the write may begin.
 
-        The result stays true for a third of the topics' shortest `stale_seconds`, counted from `moment`. `moment`: by
-        the queue's clock, like `Reservation.since`. Call this method right before the write. If False, call
-        `abort_many` and reserve again.
+        The result is valid for a third of the topics' shortest `stale_seconds`. `moment`: by the queue's clock, like
+        `Reservation.since`. Call this method right before the write. If False, call `abort_many` and reserve again.
         """
         return self._reservations.fresh_since(moment)
 
@@ -231,9 +228,8 @@ class NotificationQueue:
 
         Removes the notifications of `unwritten` objects, and frees their space. These objects must not be written
         later. A reservation that is never settled is resolved by HEAD. Other reservations of the same segments stay
-        unchanged. The call may be repeated. Does not raise the store's errors, because the objects are written in any
-        case. Requests: 1 for each segment that nobody else has changed, and 1 `add` for each shard in which space was
-        freed.
+        unchanged. The call may be repeated. Raises no errors of the store, because the objects are written in any case.
+        Requests: 1 for each segment that nobody else has changed, and 1 `add` for each shard with freed space.
         """
         done, undone = tuple(written), tuple(unwritten)
         segments = {each.entry.place: each.segment for each in (*done, *undone)}
@@ -302,8 +298,7 @@ class NotificationQueue:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
         Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
-        `user.epoch`. In both cases, entries that the caller has read may have been deleted. `UsageError`: see
-        `Topics.serve`.
+        `user.epoch`. Then entries that the caller has read may have been deleted. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
