@@ -95,7 +95,8 @@ def topics() -> None:
 
     With `--no-persistent`, the topic has no queue: the publisher or inlet that announces a change sends it to the
     endpoint itself, before its call returns. So each publisher and inlet needs the secrets, and permission for the
-    endpoint. Each change is sent at most once. A failure is counted and logged, and loses the notification.
+    endpoint. Each change is sent at most once. If this fails, the failure is counted and logged, and nothing is sent
+    again.
 
     Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of the
     same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop events

@@ -52,7 +52,7 @@ manifest.
 """
 
 HELD_PACK_BYTES: Final = 256 << 20
-"""Bytes of rewritten packs that the driver holds until the version is committed. Further packs are stored at once."""
+"""Bytes of rewritten packs that the driver holds until the version is committed. Further packs are stored early."""
 
 WITHDRAWN_SHARE: Final = 0.5
 """Share of the compared objects whose rows one listing may withdraw. A larger withdrawal needs the confirmation of a

@@ -153,8 +153,8 @@ def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation
     """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
     of the check's history.
 
-    If the sweep found only missed changes, the sweep's own evaluation fails, but a repetition passes, because the sweep
-    has announced these changes.
+    A sweep announces the missed changes that it finds. So if it finds nothing else, its own evaluation fails, but the
+    result that is reported again passes.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

@@ -95,7 +95,7 @@ def build_sensor(
     requests of `LogTable.newest`. If they differ, the tick fails, and so do the next ticks.
     """
     _SOURCES.add(assets.name)
-    # A project sets a longer interval than Dagster's own to save requests. So a tick then polls only once.
+    # An interval longer than Dagster's default saves requests. So with such an interval, a tick polls only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
     transformed = assets.transform is not None
     compared = False

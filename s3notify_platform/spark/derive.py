@@ -59,11 +59,11 @@ def derived_tables(
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
     """Stages slots of the slot asset `asset`, built from this snapshot of the source's table. Yields one staged table.
-    If the function fails, yields one staged table for each part of the slots. A slot is skipped if it was already built
-    from this or a later generation of its source slot, even if the function's code has changed. With `force`, no slot
-    is skipped; `force` is for runs that a person requests. `code_version`: the version of the function, which is stored
-    with each slot. If the function raises an error or drops `_slot`, it is called again with each half of the slots, so
-    that a slot at fault fails alone.
+    If the asset's function raises an error or drops `_slot`, the function is called again with each half of the slots,
+    so that a slot at fault fails alone. Each part is then a staged table of its own. A slot is skipped if it was
+    already built from this or a later generation of its source slot, even if the function's code has changed. With
+    `force`, no slot is skipped; `force` is for runs that a person requests. `code_version`: the version of the
+    function, which is stored with each slot.
 
     Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack. Each text of an
     error also costs the requests of `StateReader.of_slots`, which finds the keys to remove from the text. A part with

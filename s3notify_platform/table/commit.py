@@ -22,7 +22,7 @@ Invariants
       older than half of `MAX_RUN_SECONDS`. If the snapshot reaches this age during the write, the version counts only
       if there is no newer checkpoint and no newer known version. Otherwise the writer plans its change again. The new
       plan shows whether the change was committed.
-    - If `known` has another `n` for a writer's version, another writer has replaced this version. A version can be
+    - If the `n` in `known` differs from a writer's `n`, another writer has replaced its version. A version can be
       replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
       `n` for one of the versions on which it builds.

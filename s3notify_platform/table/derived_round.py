@@ -148,7 +148,7 @@ class Replacement:
         if base.table != self.base.table:
             return dict.fromkeys(self.slots, CONFLICT)
         held, since = base.manifest, self._since
-        # If an object was erased, the round's rows may be made from it, and the erasure may have deleted their packs.
+        # The round's rows may come from an object that was erased meanwhile. The erasure may have deleted their packs.
         changed = {
             slot: CHANGED
             for slot, each in self.slots.items()

@@ -31,8 +31,8 @@ Odd = npt.NDArray[np.bool_]
 """True for each value that does not fit."""
 
 _ROUNDED_EXACTLY: Final = {np.dtype("f8"): (2.0**50, 22), np.dtype("f4"): (2.0**21, 8)}
-"""The two limits, by floating point type, within which a number is rounded exactly to a decimal. The decimal's digits,
-as an integer, must be below the first limit. The scale must be at most the second limit.
+"""Two limits for each floating point type. Within them, a number is rounded exactly to a decimal: the decimal's digits,
+as an integer, are below the first limit, and the scale is at most the second limit.
 """
 
 

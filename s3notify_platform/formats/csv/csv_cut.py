@@ -39,7 +39,7 @@ class Dialect:
     `delimiter`, `quote`, `escape` and `comment` are one ASCII character each, or empty if unused. `names`: the column
     names, if the first line of an object is not a header. `nulls` are separated by `|`. For each field,
     `source.format_settings` declares the setting `csv_FIELD`. `simple` is false if any field except `quote` changes
-    where records begin. `simple` must also consider a new field of this kind.
+    where records begin. A new field of this kind must be added to `simple`.
     """
 
     delimiter: str = ","

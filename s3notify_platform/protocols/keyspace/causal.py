@@ -180,7 +180,7 @@ class CausalCache:
         self.close()
 
     def tick(self) -> None:
-        """Polls, and reads stale hot entries again: the work of the background, due every `staleness_seconds`.
+        """Polls, and reads stale hot entries again. The background thread does this every `staleness_seconds`.
 
         The call does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are
         served until they are too old. Requests are listed in the class's docstring.

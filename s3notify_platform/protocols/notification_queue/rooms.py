@@ -62,7 +62,7 @@ class Rooms:
         with room in this shard.
 
         Uses spare room first. Then asks for the room of one segment at a time: first in the shard whose turn it is,
-        then in the other shards. The room that this method returns is already counted.
+        then in the other shards. The shards' counters already include this room.
         """
         shard, held = self._use_held(topic, wanted)
         rooms = Counter({shard: held} if held else {})

@@ -258,7 +258,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """See `DataSourceReader.partitions`.
 
-        Cost: the requests of `snapshot_for`, and for changes those of `row_changes`.
+        Cost: the requests of `snapshot_for`. A read of changes also costs the requests of `row_changes`.
         """
         # A partition with None means a table without matching rows.
         return [*map(InputPartition, self._shares())] or [InputPartition(None)]

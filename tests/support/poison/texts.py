@@ -26,7 +26,7 @@ def wide(names: int) -> bytes:
 
 
 def nested_keys(lines: int, names: int) -> bytes:
-    """This number of empty records, and a record with `names` fields. Each field is an object with the same `names`
+    """`lines` empty records, then one record with `names` fields. Each field is an object with the same `names`
     keys.
     """
     keys = [b'"k%d":' % n for n in range(names)]

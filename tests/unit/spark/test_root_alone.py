@@ -217,8 +217,8 @@ def test_unqueued_writer_causes_a_listing(site: Site) -> None:
 
 
 def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
-    """Entries of the former topic may be lost, so all objects must be compared once. Then batches must follow entries
-    again.
+    """Entries of the former topic may be lost, so all objects must be compared once. After that, batches must
+    read only the objects that entries name.
     """
 
     def recreate() -> None:

@@ -316,8 +316,8 @@ class Distant(CountingStore):
 
 
 def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
-    """Otherwise a durable entry would cost more than about four requests. Topics are read every two seconds, and space
-    in the queue is taken for 32 puts together.
+    """Otherwise a durable entry would cost more than about four requests. Topics are read every two seconds, and one
+    request reserves space for 32 puts.
     """
     clock = HandClock()
     store = Distant(MemoryObjectStore(), clock)

@@ -68,7 +68,9 @@ def test_a_removal_affects_only_its_entries_and_may_be_repeated(queue):
 
 
 def test_a_segment_that_changed_since_the_read_is_read_again(queue):
-    """Otherwise a removal of a whole segment would free room for entries that other processes have removed."""
+    """Otherwise the removal of a whole segment would free the room of some entries twice: other processes have removed
+    these entries.
+    """
     queue.push_many("t", events(3))
     entries = all_entries(queue)
     assert queue.remove(entries[:1]) == 1
