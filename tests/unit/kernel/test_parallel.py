@@ -1,4 +1,4 @@
-"""Generators that read ahead: if one is dropped before its end, nothing waits for its reads in flight."""
+"""Generators that read ahead: nothing waits for the reads in flight of a generator that is dropped before its end."""
 
 from collections.abc import Callable, Iterator
 from threading import Event

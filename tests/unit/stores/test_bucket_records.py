@@ -142,8 +142,8 @@ def test_an_add_without_any_answer_is_unknown(records, store):
 @pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, warm):
-    """RGW also answers 500 to a writer that lost a race. Without the tokens by which a counter recognises its
-    additions, an addition would count twice or not at all.
+    """Otherwise an addition would count twice or not at all. RGW also answers 500 to a writer that lost a race. So a
+    counter stores tokens, which show whether an addition was applied.
     """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
@@ -163,7 +163,7 @@ def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, 
 
 
 def test_an_add_followed_by_too_many_others_is_unknown(store):
-    """Otherwise an addition whose token the counter no longer has would be counted twice, or not at all."""
+    """Otherwise an addition would count twice or not at all if the counter no longer has its token."""
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     records.add("p", "n", 1)
 

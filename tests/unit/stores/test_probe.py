@@ -138,8 +138,8 @@ def test_an_unreachable_store_is_reported_once():
 
 @pytest.mark.server
 def test_servers_of_the_tests_have_native_commits(ministack, seaweed):
-    """Otherwise the probe would misjudge a real server. The two servers differ in a COPY that requires absence, and in
-    the order of LIST.
+    """Otherwise the probe would misjudge a real server. Only one of the two servers honours a COPY that requires
+    absence, and only the other server lists in order.
     """
     from s3notify_platform.stores.s3 import S3ObjectStore
 

@@ -114,7 +114,7 @@ def test_several_rows_of_one_record_are_no_damage():
 
 
 class Repeated(Rounds):
-    """Rounds that store each object's first record instead of its second record, too."""
+    """Rounds that store the first record of each object twice, and not the second record."""
 
     def shaped(self, rows):
         keys = rows["_key"].to_pylist()

@@ -162,7 +162,7 @@ def test_throttled_attempt_is_not_committed_and_can_be_repeated(store):
 
 
 def test_refusal_of_a_repeated_request_is_not_a_conflict(store):
-    """The network may deliver a request twice; the writer then sees only the refusal of the second request."""
+    """The network may deliver a request twice. The writer then sees only the refusal of the second request."""
 
     class Twice(DelegatingStore):
         def put(self, key, body, **given):
@@ -201,7 +201,7 @@ def test_change_whose_files_were_written_too_slowly_is_not_committed(store):
 
 
 def test_late_version_in_the_part_of_the_log_that_was_cut_does_not_count(store):
-    """Otherwise, if the log is cut during a write, the writer would report a commit that no reader sees."""
+    """Otherwise a writer would report a commit that no reader sees if the log is cut during the write."""
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})
     base = table.opened()

@@ -115,7 +115,7 @@ def test_slot_is_replaced_if_others_made_it_from_an_earlier_source_version(deriv
 
 @pytest.mark.parametrize("theirs", [None, 6])
 def test_slot_of_an_unknown_source_version_is_a_conflict_if_others_changed_it(derived, theirs):
-    """Otherwise the rows of the second of two runs would be dropped, and the run would report them as committed."""
+    """Otherwise the second of two runs would report its rows as committed although they were dropped."""
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=None)

@@ -76,8 +76,8 @@ MANY = tuple(range(1, 200))
 @name
 @pytest.mark.parametrize("bucket", [FIRST | {"b1": ("f", MANY)}, FIRST], ids=["came", "left"])
 def test_more_rows_than_fit_into_memory_rebuild_the_table(name, source, bucket):
-    """A small pack may have millions of rows, and the deletion of one object may remove them all. Otherwise the process
-    would be killed for lack of memory, and each retry, too.
+    """Otherwise the process would be killed for lack of memory, and each retry, too. A small pack may have millions of
+    rows, and the deletion of one object may remove them all.
     """
     if bucket is FIRST:
         source.commit(source.planned(FIRST | {"c1": ("e", MANY)}))
@@ -106,8 +106,8 @@ def test_versions_that_fit_into_memory_one_by_one_are_not_rebuilt(name, source):
 
 
 def test_files_that_are_rewritten_must_fit_into_memory(source):
-    """Otherwise the deletion of few rows, which are in all files, would have the new bodies of all files in memory. A
-    deletion vector needs no new body.
+    """The deletion of few rows may rewrite all files. Without the limit, the new bodies of all these files would be in
+    memory. A deletion vector needs no new body.
     """
     source.commit(source.planned(FIRST | {"c1": ("e", MANY)}))
     following(CLUSTERED, source).follow()

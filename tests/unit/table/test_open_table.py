@@ -134,7 +134,9 @@ def test_table_without_commits_may_begin_with_other_settings(store):
 
 
 def test_derived_table_gets_the_identity_of_its_source(store):
-    """Otherwise it would be refused after each migration of the source's table. Its rows are kept by slot."""
+    """Otherwise the derived table would be refused after each migration of its source's table. Another slot count is
+    refused, because the rows are kept by slot.
+    """
     commit(store, 1)
     moved, counted = replace(IDENTITY, prefix="raw/new/"), replace(IDENTITY, slots=20)
     _, found = opened(store, moved, derived=True)
@@ -275,7 +277,9 @@ def test_table_opens_after_a_killed_forget_only_if_the_loss_is_accepted(store, l
 
 
 def test_forget_fails_if_a_version_after_the_loss_may_still_exist(store):
-    """Otherwise the table would go on below a version of the former table. A repetition removes this version."""
+    """Otherwise the table would go on although a later version of the former table may exist. A repetition removes this
+    version.
+    """
     for slot in range(4):
         commit(store, slot)
     lose(store, 2)

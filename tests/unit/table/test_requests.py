@@ -118,7 +118,7 @@ def table():
 
 @pytest.fixture
 def process(table, monkeypatch):
-    """A warm process: its cache has the filters of the state files, but no page, as for large state files."""
+    """A warm process. All state files count as large, so its cache has their filters, but none of their pages."""
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.STATE_WHOLE_BYTES", 0)
     store = MemoryObjectStore()
     for meta in list_all(table, ""):
@@ -137,7 +137,7 @@ def test_one_page_is_read_and_one_pack_is_rewritten_for_an_overwritten_object(pr
     """Otherwise an overwrite would read more than the object's page of states and the pack of its rows."""
     found = process.round([KEYS[7]], "e1")
     assert found == {**PROBE, "GET state": 1, "GET data": 1, "PUT data": 2, **VERSION}
-    # The object's state is now in the manifest. The object's rows are alone in a pack; the round removes this pack.
+    # The object's state is now in the manifest. The object's rows are alone in a pack, which the round removes.
     assert process.round([KEYS[7]], "e2") == {**PROBE, "GET data": 1, "PUT data": 1, **VERSION}
 
 

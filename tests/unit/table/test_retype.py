@@ -194,8 +194,8 @@ def test_an_object_that_was_read_in_part_is_read_again_from_its_beginning(reason
 
 
 def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise marks on too many objects would exceed the memory. A backfill leaves out failing objects, so these
-    objects are marked, or their values would stay null.
+    """Otherwise marks on too many objects would exceed the memory. Failing objects are marked nevertheless, because a
+    backfill leaves them out and their values would stay null.
     """
     site = RetypeSite()
     for key in ("a1", "a2", "b1"):

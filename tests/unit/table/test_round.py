@@ -117,8 +117,8 @@ def test_rounds_of_one_version_withdraw_rows_of_the_same_pack(rounds):
 
 
 def test_merge_changes_data_if_the_same_version_withdraws_rows_of_the_merged_pack(rounds):
-    """Otherwise readers of the version's changes would get the rows of that pack again, because the version adds the
-    pack, but removes no pack as a change of data.
+    """Otherwise the version would add a pack as a change of data, but remove the merged packs without a change of data.
+    Readers of the version's changes would get the rows of the pack again.
     """
     process, bucket = rounds(), {}
     for n in range(4):

@@ -179,8 +179,8 @@ def test_rounds_of_one_version_do_not_merge_each_others_packs():
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_rows_of_a_pack_that_another_round_of_the_version_rewrites_are_not_added_again(vectors):
-    """Otherwise a consumer would get rows twice if one round of a version is planned on an earlier version, and another
-    round of the version rewrites a pack that was committed since.
+    """Otherwise a consumer would get rows twice. One round is planned before a pack is committed, and another round of
+    the same version rewrites this pack.
     """
     process = Rounds(store=MemoryObjectStore(), vectors=vectors)
     bucket = {"a0": ("e", (1, 2)), "a1": ("e", (1, 2))}

@@ -42,7 +42,9 @@ def over(kind, records, schedule, **kwargs):
 
 
 def test_stamps_are_random_and_long_enough(chains):
-    """Otherwise a stamp that is zero, too short or of another length than the chain's would be accepted."""
+    """Otherwise a chain would accept a stamp of zeros, a stamp that is too short or too long, or stamps of different
+    lengths.
+    """
     assert len(new_stamp()) == 16
     assert new_stamp() != new_stamp()
     for wrong in (b"1234567", b"x" * 129):

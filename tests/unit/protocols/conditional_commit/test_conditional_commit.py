@@ -86,14 +86,18 @@ def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_create(store):
-    """Otherwise a writer would report an unknown outcome although the precondition can hold for only one write."""
+    """Otherwise the outcome would be unknown. But the object found was created under the same precondition, which only
+    one write can meet.
+    """
     NativeCommit(store).put_if_absent(PATH, b"other")
     commit, _ = commit_over(store, at("put", Fault.LOST))
     assert commit.put_if_absent(PATH, b"1") == Conflict()
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_update(store):
-    """Otherwise a writer would report an unknown outcome although the precondition can hold for only one update."""
+    """Otherwise the outcome would be unknown. But the object found was written under the same precondition, which only
+    one update can meet.
+    """
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
     NativeCommit(store).put_if_match(PATH, b"other", etag)
     commit, _ = commit_over(store, at("put", Fault.REFUSED))

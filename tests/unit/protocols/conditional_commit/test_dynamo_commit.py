@@ -158,7 +158,9 @@ def test_the_second_of_two_takeovers_waits_for_the_new_lease(store, leases, comm
 
 
 def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit, clock):
-    """Otherwise a writer would wait for the rest of 60 s after the object was created and deleted between two HEADs."""
+    """Otherwise a writer would wait for the rest of 60 s if another writer creates and deletes the object between two
+    HEADs.
+    """
     lease = foreign_lease(PATH, timeout_ms=20_000)
     leases.leases.put(lease, seen=None)
     sleeping = clock.sleep

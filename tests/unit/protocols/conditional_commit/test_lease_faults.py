@@ -52,7 +52,9 @@ def test_a_write_without_an_answer_is_checked_by_head(leases, clock, operation, 
 
 
 def test_a_write_in_doubt_that_finds_another_writers_object_is_unknown(leases, clock):
-    """Without conditions, the outcome `Conflict` would be a guess even if both objects have the same precondition."""
+    """On a store without conditions, the outcome `Conflict` would be a guess, even if both writes have the same
+    precondition.
+    """
     store = MemoryObjectStore()
     faulty = FaultyStore(store, at("put", Fault.LOST))
     commit = lease_commit(faulty, leases, clock)
@@ -211,8 +213,8 @@ def test_a_late_write_is_unknown_if_its_object_was_replaced(store, leases, commi
 
 @pytest.mark.parametrize("slept", [0, 100])
 def test_a_missing_done_mark_is_harmless_only_within_the_timeout(store, leases, commit, clock, slept):
-    """Otherwise a late writer whose done mark has no answer would report success although its lease may have been taken
-    over.
+    """Otherwise a late writer that gets no answer about its done mark would report success although its lease may have
+    been taken over.
     """
     store.before = on("put", lambda: clock.sleep(slept))
     putting = leases.leases.put

@@ -112,7 +112,7 @@ def test_absent_keys_are_read_again_too(cache, publisher):
 
 
 def test_stale_entries_are_served_while_they_are_read_again(cache, store, publisher):
-    """Otherwise a reader would see some new entries next to old ones, or wait."""
+    """Otherwise a reader would see new entries next to old ones, or would have to wait."""
     for key in "ab":
         publisher.put(key, b"1")
         cache.get(key)
@@ -196,7 +196,7 @@ def test_an_entry_that_could_not_be_read_again_is_not_served(make, store, publis
 
 
 def test_an_effect_that_is_read_again_shows_its_cause(cache, store, publisher):
-    """Otherwise a reader would see a new effect next to its old cause, because both were written after the poll."""
+    """Otherwise a reader would see the new effect next to the old cause if both are written after the poll."""
     for key in ("cause", "effect"):
         publisher.put(key, b"1")
         cache.get(key)

@@ -179,8 +179,9 @@ def test_a_poll_that_never_succeeds_raises_an_error(store, publisher):
 
 
 def test_a_change_during_a_get_is_not_forgotten(store, publisher):
-    """Otherwise the old body would be cached as valid for ever, because another reader's poll showed the change during
-    the GET."""
+    """Otherwise the old body would be cached as valid for ever. During the GET, another reader's poll has already shown
+    the change, so no later poll shows it.
+    """
     publisher.put("a", b"1")
     cache = cache_over(store)
 
@@ -298,8 +299,8 @@ def test_a_waiting_reader_takes_over_from_a_reader_that_gave_up(store, publisher
 
 
 def test_keys_of_one_slot_are_revalidated_together(store, publisher):
-    """Otherwise a key in a changed slot would be served without a check, although the slot's signal does not name the
-    changed key.
+    """Otherwise the cache would serve an old body. A signal names only a slot, so each key in the slot may have
+    changed.
     """
     other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
     publisher.put("a", b"1")

@@ -147,7 +147,7 @@ def test_a_completion_that_stays_in_doubt_is_unknown_and_aborted(body):
 
 
 def test_an_unavailable_store_fails_the_upload(body):
-    """Otherwise an upload would be left over after its parts could not be sent."""
+    """Otherwise an unfinished upload would stay in the store if its parts cannot be sent."""
     site = Site(lambda call: Fault.THROTTLED if call.method == "send_part" else Fault.NONE)
     with pytest.raises(UnavailableError):
         site.publisher.put_stream("k", io.BytesIO(body))
@@ -224,7 +224,7 @@ def test_the_store_makes_a_copy(body):
 
 @pytest.mark.parametrize("precondition", [None, ABSENT])
 def test_a_large_or_conditional_copy_is_made_by_parts(monkeypatch, precondition):
-    """Otherwise an object that is too large for one COPY could not be copied, or would lose a range."""
+    """Otherwise an object that is too large for one COPY could not be copied, or its copy would lack some bytes."""
     monkeypatch.setattr(uploads, "COPIED_AT_ONCE_BYTES", 10)
     monkeypatch.setattr(uploads, "COPIED_PART_BYTES", MIB)
     site = Site()
@@ -244,9 +244,7 @@ def test_a_copy_in_doubt_is_checked_by_head(fault):
 
 
 def test_another_writers_copy_is_not_taken_for_ours():
-    """Otherwise a copy in doubt would be recognised by the writer id of its source. Another copy of that source has
-    this id, too.
-    """
+    """Otherwise a copy in doubt would be recognised by the writer id of its source, which other copies have, too."""
     site = Site(at("copy", Fault.REFUSED))
     site.publisher.put_stream("source", io.BytesIO(bytes(9 * MIB)))
     site.there.copy("source", "k")

@@ -23,7 +23,7 @@ A, B = Slot(3), Slot(5)
 
 
 class Queue:
-    """The marks of a topic, which show the slots with entries, and the number of times that the marks were read."""
+    """The marks of a topic, which show the slots with entries. `looks` counts how often the marks are read."""
 
     def __init__(self):
         self.marks, self.looks = {}, 0

@@ -65,7 +65,9 @@ def test_the_root_is_remembered_only_after_the_list_succeeded(store, publisher):
 
 
 def test_a_change_during_a_poll_is_seen_by_this_poll_or_the_next(store, publisher):
-    """Otherwise a change that is written during the LIST would be missed, because the root was remembered too late."""
+    """Otherwise a change during the LIST would be missed. The poll would remember a root that this change has already
+    moved.
+    """
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
     publisher.put("a", b"1")
@@ -136,7 +138,7 @@ def test_an_object_that_is_no_signal_is_foreign(store, name):
 
 
 def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
-    """Otherwise a keyspace above a table would make each poll list the whole table."""
+    """Otherwise each poll would list a whole table if the keyspace's prefix contains the table."""
     monkeypatch.setattr(watching, "PAGES_MAX", 1)
     for number in range(1001):
         store.put(f"ks/1-{number}", b"")
@@ -154,7 +156,7 @@ def test_a_vanished_signal_is_ignored(store, publisher):
 
 
 def test_slot_counts_other_than_1000_work(store):
-    """Otherwise a state with another slot count than the keyspace's would be accepted."""
+    """Otherwise a state would be accepted although its slot count differs from the slot count of the keyspace."""
     Publisher(store, prefix=KS, slots=7).put("a", b"1")
     assert set(Watcher(store, prefix=KS, slots=7).poll().changed) == {4}
     with pytest.raises(UsageError, match="start with a fresh state"):

@@ -19,7 +19,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_room_lost_in_a_crash_comes_back(queue, records, clock):
-    """Otherwise a crash after an entry is counted and before it is created would reduce a topic's capacity for ever."""
+    """Otherwise a crash between the count and the creation of an entry would reduce the topic's capacity for ever."""
     for _ in range(2):
         with pytest.raises(CrashedError):
             over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))

@@ -147,8 +147,8 @@ def test_create_waits_if_another_topic_receives_the_same_keys(records, clock, se
 
 
 def test_create_waits_if_the_keys_of_another_topic_have_just_changed(records, clock):
-    """Otherwise writers that made reservations by a topic's former keys would not announce their changes to the new
-    topic.
+    """Otherwise a writer that made its reservation while a topic had another prefix would not announce its change to
+    the new topic.
     """
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(prefix="raw/"))
@@ -173,7 +173,7 @@ def test_create_waits_if_the_keys_of_another_topic_have_just_changed(records, cl
 
 
 def test_update_waits_if_it_adds_a_queue_to_a_topic_without_one(records, clock):
-    """Otherwise a writer that still knows the topic without a queue would lose a change after the topic has a queue."""
+    """Otherwise a writer that does not know yet that the topic has a queue would lose a change."""
     queue = NotificationQueue(records, clock=clock)
     direct = TopicSettings(prefix="raw/", endpoint="{}", persistent=False)
     queue.topics.create("raw", direct)
@@ -291,7 +291,7 @@ def test_idle_room_is_left_to_its_holder_while_the_counter_of_the_topic_changes(
         return reconciler.resolve_stale("large", lambda _: None).recounted
 
     def passes(seconds, *, moving):
-        """Returns the number of recounts in passes that are 15 s apart."""
+        """Runs passes that are 15 s apart, and returns the number of recounts."""
         found = 0
         for _ in range(int(seconds / 15)):
             if moving:

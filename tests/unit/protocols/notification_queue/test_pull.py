@@ -68,8 +68,8 @@ def test_a_removal_affects_only_its_entries_and_may_be_repeated(queue):
 
 
 def test_a_segment_that_changed_since_the_read_is_read_again(queue):
-    """Otherwise the removal of a whole segment would free the room of some entries twice: other processes have removed
-    these entries.
+    """Otherwise the removal of a whole segment would also free the room of entries that other processes have already
+    removed.
     """
     queue.push_many("t", events(3))
     entries = all_entries(queue)

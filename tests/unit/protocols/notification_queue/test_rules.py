@@ -205,7 +205,7 @@ def test_rules_that_can_never_match_are_refused(queue, rule, why):
     ],
 )
 def test_rules_that_never_match_in_their_topic_are_refused(queue, topic, rule, why):
-    """Otherwise a rule for another bucket or prefix than the topic's would be accepted although it never matches."""
+    """Otherwise a rule would be accepted although its bucket or prefix excludes all keys of the topic."""
     with pytest.raises(UsageError, match=why):
         queue.topics.create("narrow", TopicSettings(**topic, rules=(rule,)))
 

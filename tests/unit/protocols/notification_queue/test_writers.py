@@ -239,9 +239,7 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
 
 
 def test_room_of_a_slow_reservation_is_not_given_back_twice(queue, records, clock):
-    """Otherwise a store that resends a creation would make both a reconciler and the writer free the reservation's
-    room.
-    """
+    """Otherwise a reconciler and the writer would both free the room of a reservation whose creation is sent twice."""
     queue.reserve("t", Event(key="other"))
     asleep = []
 

@@ -36,7 +36,9 @@ def moved_from(found: Assignment, previous: Assignment) -> int:
 
 
 def every_assignment(slots: set[Slot], readers: int) -> list[Assignment]:
-    """Returns all assignments that are contiguous, complete and disjoint, and leave no reader idle without need."""
+    """Returns all assignments that are contiguous, complete and disjoint. A reader is idle only if there are more
+    readers than slots.
+    """
     line = sorted(slots)
     count = min(readers, len(line))
     found = []

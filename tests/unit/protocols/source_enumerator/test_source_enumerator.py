@@ -1,5 +1,5 @@
-"""The work of a batch, from listing and state, and its assignment to tasks. Most of the tests call pure functions, and
-one test lists a bucket.
+"""The work of a batch, computed from listing and state, and the assignment of this work to tasks. Most of the tests
+call pure functions. One test lists a bucket.
 """
 
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_new_overwritten_and_missing_objects_are_changes() -> None:
 
 @pytest.mark.parametrize("touched", [None, ["rows", "none", "here"]])
 def test_rows_of_missing_objects_may_be_kept(touched: list[str] | None) -> None:
-    """Otherwise rows of an archived object would be withdrawn; or an object without rows would stay in quarantine for
+    """Otherwise rows of an archived object would be withdrawn, or an object without rows would stay in quarantine for
     ever.
     """
     known = states({"rows": "1", "here": "1"}, rows=1) | states({"none": "1"})
@@ -168,7 +168,7 @@ def test_bounded_plans_together_include_the_whole_bucket(
 
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
 def test_tasks_have_balanced_loads(sizes: list[int], tasks: int) -> None:
-    """Otherwise a split would have no task, or two tasks. Or a task's load would exceed Graham's bound."""
+    """Otherwise a split would have no task or two tasks, or the load of a task would exceed Graham's bound."""
     task_of = assign(sizes, tasks)
     assert len(task_of) == len(sizes)
     costs = [size + OBJECT_COST_BYTES for size in sizes]

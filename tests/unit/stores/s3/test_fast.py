@@ -157,7 +157,7 @@ def test_a_delete_does_not_send_delete_objects_and_is_repeated_if_lost(ministack
 
 
 class _Refuses(BaseHTTPRequestHandler):
-    """Answers each PUT with the next status, and then with 403. A PUT with status 500 is applied."""
+    """Answers each PUT with the next status, or with 403 if no status is left. A PUT with status 500 is applied."""
 
     protocol_version = "HTTP/1.1"
     statuses: ClassVar[list[int]] = []
@@ -181,8 +181,8 @@ class _Refuses(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("kind", [FastObjectStore, S3ObjectStore])
 def test_a_put_in_doubt_that_is_then_refused_stays_in_doubt(kind, monkeypatch):
-    """Otherwise a publisher would withdraw the announcement of an object that was written: the credentials may end
-    between two attempts. A PUT that was only refused is an error.
+    """Otherwise a publisher would withdraw the announcement of an object that was written. The credentials may end
+    between two attempts of a PUT. A PUT that is refused at once is an error.
     """
     monkeypatch.setattr(_Refuses, "statuses", [])
     monkeypatch.setattr(_Refuses, "applied", [])

@@ -135,7 +135,9 @@ def test_compaction_separates_ranges(source):
 
 
 def test_compaction_sorts_full_files_until_few_overlap(source):
-    """Otherwise an order that does not follow time would be lost: each commit's files have all values of the column."""
+    """Otherwise an order by a column that does not follow time would be lost, because each commit's files have all
+    values of the column.
+    """
     order = Clustered(columns=("id", "n"), file_bytes=100)  # each file is full
     bucket = {}
     for n in range(8):

@@ -106,7 +106,9 @@ def row(seed, shape):
 @pytest.mark.parametrize("shape", ["wide", "few", "nulls", "hot"])
 @pytest.mark.parametrize("file_bytes", [130 * MB, 32 * MB])
 def test_full_files_with_equal_ranges_are_sorted_until_few_overlap(shape, file_bytes):
-    """Otherwise an order that does not follow time would be lost, or each compaction would rewrite the whole table."""
+    """Otherwise an order by columns that do not follow time would be lost, or each compaction would rewrite the whole
+    table.
+    """
     order = Clustered(columns=("dt", "customer_id"), file_bytes=file_bytes)
     bodies = {f"f{n}": [row(f"{n}.{m}", shape) for m in range(FULL)] for n in range(40)}
     done, passes = sorted_out(dict(bodies), order)

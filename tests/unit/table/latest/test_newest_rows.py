@@ -168,7 +168,7 @@ def test_missing_column_is_refused(source, latest, message):
 
 
 def test_columns_without_the_time_that_breaks_ties_are_refused():
-    """Otherwise another row than the last written one would be the newest, if a transform drops the column."""
+    """If a transform dropped the column, another row than the last written one would be the newest."""
     LATEST.check(COLUMNS)
     without = pa.schema([each for each in COLUMNS if each.name != "_modified"])
     with pytest.raises(UsageError, match=r"no column '_modified'.*a transform must keep this column"):

@@ -45,8 +45,8 @@ def test_shards_spread_over_the_running_workers(records, clock):
 
 
 def test_a_worker_finishes_only_busy_shards_that_another_worker_should_own(records, clock):
-    """Otherwise shards of a topic that few workers can deliver would be paused for ever, in place of busy shards of
-    another topic.
+    """Otherwise a worker would pause a shard that no other worker can deliver, instead of a busy shard of another
+    topic. This pause would never end.
     """
     queue = NotificationQueue(records, clock=clock)
     for name in ("few", "all"):
