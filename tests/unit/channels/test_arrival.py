@@ -64,7 +64,7 @@ class Site:
         return probe_arrival(self.queue, bucket or self.bucket, clock=self.clock, **(given | more))
 
     def keys(self) -> set[str]:
-        """Keys of all objects except the queue's own."""
+        """The keys of all objects except the objects of the queue."""
         return {meta.key for meta in list_all(self.bucket, "") if not meta.key.startswith("_s3notify/queue/")}
 
 
@@ -101,7 +101,7 @@ def test_the_probe_gives_up_after_its_time_or_if_no_event_can_arrive() -> None:
 
 
 def test_the_next_probe_takes_over_the_topic_of_a_killed_one() -> None:
-    """Otherwise the topic of a killed probe, with an entry, would make all later probes fail."""
+    """Otherwise the topic that a killed probe left, together with an entry, would make all later probes fail."""
     site = Site()
     settings = TopicSettings(slots=1, shards=1, bucket="b", prefix=f"raw/{PROBE}")
     site.queue.topics.create(f"{TOPIC}orders", settings)

@@ -78,7 +78,7 @@ def test_the_queue_is_read_at_most_once_a_minute() -> None:
 
 
 def test_dead_letters_are_counted_by_their_keys() -> None:
-    """Otherwise a page would read the bodies of all dead letters, of which there may be many."""
+    """Otherwise each scrape would read the bodies of all dead letters, and there may be many dead letters."""
     records = MemoryRecordStore()
     queue = NotificationQueue(records)
     queue.topics.create("orders", TopicSettings(bucket="b", capacity=100))

@@ -37,7 +37,9 @@ def toy(monkeypatch):
 
 
 def test_a_new_inlet_needs_only_a_file_and_an_item(toy, monkeypatch):
-    """Otherwise a new inlet would need more code to queue, signal and delete the messages of its service."""
+    """Otherwise a new inlet would need more code to queue and signal changes, and to delete the messages of its
+    service.
+    """
     objects = MemoryObjectStore()
     monkeypatch.setattr("s3notify_platform.channels.inlets.intake.open_store", lambda _: objects)
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1)

@@ -40,8 +40,8 @@ def replaced(file, content):
 
 
 def test_a_listener_uses_a_renewed_certificate(monkeypatch, tmp_path, issued, caplog):
-    """Otherwise senders would refuse an outdated certificate until the inlet is restarted. The former one is used
-    while the files do not belong together.
+    """Otherwise senders would refuse an outdated certificate until the inlet is restarted. The inlet uses the former
+    certificate while the files of certificate and key do not belong together.
     """
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
     (old_ca, old, _), (new_ca, new, _) = issued

@@ -268,8 +268,8 @@ def test_doctor_finds_an_inlet_with_default_settings(project: Project) -> None:
 
 @pytest.mark.server
 def test_doctor_probes_the_inlet_that_another_source_shares(project: Project) -> None:
-    """Otherwise doctor would advise to set up events that arrive already. A source of which the bucket announces
-    nothing has no events, and a source with another queue shares no inlet.
+    """Otherwise doctor would advise to set up events that arrive already. A source has no events if the bucket
+    announces none of its changes. A source with another queue shares no inlet.
     """
     assert project.init("--yes").exit_code == 0
     s3 = project.client("s3")
@@ -322,7 +322,7 @@ def test_doctor_names_topics_that_no_source_of_the_project_reads(project: Projec
 
 @pytest.mark.server
 def test_doctor_names_the_settings_in_which_the_topic_differs(project: Project) -> None:
-    """A topic keeps its settings when the YAML changes. Changes that it excludes wait for the sweep."""
+    """A topic keeps its settings when the YAML changes. Changes that the topic excludes wait for the sweep."""
     topics = NotificationQueue(queue_records(project.server.config(project.bucket))).topics
     topics.create("orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/eu/", slots=4))
     (note,) = json.loads(project.run("doctor", "orders", "--json").stdout)["notes"]

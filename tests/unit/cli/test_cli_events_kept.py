@@ -1,5 +1,5 @@
-"""`s3notify init NAME --events`, repeated, removed or printed, after somebody chose an account or a queue, or deleted a
-part.
+"""Repetition, removal and templates of `s3notify init NAME --events`, after somebody chose an account or a queue, or
+deleted a part.
 """
 
 import json
@@ -20,7 +20,7 @@ OWNER = "999999999999"
 
 
 def _accounts(project: Project) -> list[str]:
-    """The accounts that may send, by the policies of the source's queue and topic."""
+    """The accounts that may send events, as stated in the policies of the source's queue and topic."""
     sqs, sns = project.client("sqs"), project.client("sns")
     (url,) = project.queues()
     texts = [sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])["Attributes"]["Policy"]]
@@ -36,7 +36,7 @@ def _accounts(project: Project) -> list[str]:
 
 
 def _announce(project: Project, **notification: Any) -> None:
-    """Sets another user's notification, the only one of the bucket."""
+    """Sets a notification of another user as the bucket's only notification."""
     kind = "Topic" if "TopicArn" in notification else "Queue"
     project.client("s3").put_bucket_notification_configuration(
         Bucket=project.bucket, NotificationConfiguration={f"{kind}Configurations": [notification]}
@@ -97,8 +97,8 @@ def test_removal_forgets_a_queue_with_a_chosen_name(project: Project) -> None:
 
 
 def test_removal_names_an_inlet_that_it_keeps(project: Project) -> None:
-    """If a queue with a chosen name is gone already, nobody knows who made it. Otherwise its line in the YAML would
-    stay without a word.
+    """If a queue with a chosen name is gone already, nobody knows who made the queue, so the queue's line stays in the
+    YAML. A message must name this line.
     """
     name = f"chosen-{project.bucket}"
     project.init("--event-queue", name, "--yes")
@@ -170,8 +170,8 @@ def test_a_subscription_that_others_made_stays(project: Project) -> None:
 
 
 class _OnlySqs(BaseHTTPRequestHandler):
-    """SQS without a queue. SNS and EventBridge are missing: SNS's client cannot parse the answer; EventBridge's client
-    is refused.
+    """SQS without a queue. SNS and EventBridge are missing: the client of SNS cannot parse the answer, and the client
+    of EventBridge is refused.
     """
 
     def do_POST(self) -> None:
@@ -281,7 +281,7 @@ def test_cloudformation_needs_no_right_to_read_the_bucket(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a developer without rights to the bucket could not print this template, which contains nothing of the
-    bucket. Terraform's template would delete notifications that it does not contain, so it needs the right.
+    bucket. Terraform's template would delete notifications that it does not contain, so its user needs the right.
     """
     bucket = project.bucket
     monkeypatch.setattr(project, "bucket", "absent-bucket")

@@ -55,7 +55,7 @@ def commit(source, store, key, etag):
 
 @pytest.mark.server
 def test_the_exit_code_is_0_after_the_commit(ask):
-    """Scripts wait for an object by the exit code. The first line of the text is the verdict."""
+    """Scripts that wait for an object rely on the exit code. The first line of the text is the verdict."""
     result = ask()
     assert result.exit_code == 1
     assert result.stdout.startswith("waiting in the queue for ")

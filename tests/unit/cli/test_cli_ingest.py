@@ -86,8 +86,8 @@ def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
 def test_ingest_makes_the_topic_with_the_settings_of_the_yaml(
     started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a topic, an inlet ignores all changes, and only a sweep finds them. Sweeps alone need no topic, since
-    nobody would empty it between them. Options override the YAML.
+    """Without a topic, an inlet ignores all changes, and only a sweep finds them. A run with `--once --sweep` needs no
+    topic, since nobody would empty the topic between two sweeps. Options override the YAML.
     """
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "defs" / "orders" / "defs.yaml"

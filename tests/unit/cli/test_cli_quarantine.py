@@ -50,7 +50,7 @@ def quarantine(ministack, monkeypatch):
 
 
 def test_the_list_has_counts_by_slot_and_reason(quarantine):
-    """The output must have the sums. Otherwise 1 object would be counted as "1 objects"."""
+    """The output must have the sums, and must not say "1 objects"."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
     assert "1 failing object, 3 rejected records, in 1 slot" in result.stdout

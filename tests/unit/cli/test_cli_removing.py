@@ -46,7 +46,7 @@ def pass_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_garbage(place: Place, *assets: str) -> dict[str, str]:
-    """Makes these slot assets. Returns the key of a file without use for each table of the source."""
+    """Makes these slot assets, and adds an unused file to each table of the source. Returns the file's key by table."""
     for asset in assets:
         derive(place.source, asset, pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
     layouts = {asset or "orders": place.source.location.table_layout(asset) for asset in (None, *assets)}
@@ -90,8 +90,8 @@ def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.Monk
 def test_vacuum_removes_files_of_all_tables_of_the_source(
     place: Place, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise old versions of derived tables would stay forever, because the daily vacuum is all that removes
-    versions. With --asset, only the table of this asset may change.
+    """Otherwise old versions of derived tables would stay forever, because only the daily vacuum removes versions. With
+    --asset, only the table of this asset may change.
     """
     pass_a_month(monkeypatch)
     garbage = with_garbage(place, "daily")
@@ -111,8 +111,8 @@ def test_vacuum_removes_files_of_all_tables_of_the_source(
 def test_vacuum_goes_on_after_a_table_that_it_cannot_vacuum(
     place: Place, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise one damaged slot asset would stop the vacuum of all tables, and nobody would learn it by the exit code
-    of a cron job.
+    """Otherwise one damaged slot asset would stop the vacuum of all tables, and the exit code would not report the
+    damage to a cron job.
     """
     pass_a_month(monkeypatch)
     garbage = with_garbage(place, "daily", "totals")
@@ -133,7 +133,7 @@ def test_vacuum_goes_on_after_a_table_that_it_cannot_vacuum(
 
 
 def kept(place: Place, garbage: Mapping[str, str]) -> set[str]:
-    """The tables whose file without use is still there."""
+    """The tables whose unused file still exists."""
     there = place.objects()
     return {name for name, key in garbage.items() if key in there}
 
@@ -220,9 +220,9 @@ def test_erase_says_how_the_slot_of_a_slot_asset_is_built_again(place: Place, ru
 
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 1 while the object is in files of a run that may still be at work, and while the command must be
-    repeated later: otherwise a script would take the erasure for complete. A repetition after the printed time that
-    finds nothing completes the erasure.
+    """The exit code is 1 while files of a run that may still be at work contain the object, and while the command must
+    be repeated later. Otherwise a script would take the erasure for complete. The erasure is complete when the command,
+    repeated after the printed time, finds nothing.
     """
     place.store.delete("raw/a")
     given = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")

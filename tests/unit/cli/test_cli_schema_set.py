@@ -282,7 +282,7 @@ def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
 
 
 def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
-    """Slots with values that do not fit must be computed again, and slots whose batches failed until now. So the
+    """Slots must be computed again if they have values that do not fit, or if their batches failed until now. So the
     command signals the source's slots with the same slot numbers.
     """
     committed = sorted(place.generations())

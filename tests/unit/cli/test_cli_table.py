@@ -264,8 +264,8 @@ def test_compact_merges_the_tables_that_are_made_from_the_source(place: Place, r
 
 
 def test_compact_goes_on_after_a_table_that_it_cannot_compact(place: Place, run: Run) -> None:
-    """Otherwise one damaged slot asset would keep the small files of all later tables, and nobody would learn it by the
-    exit code of a cron job. A folder without a version is no failure.
+    """Otherwise one damaged slot asset would prevent the compaction of all later tables, and the exit code would not
+    report the damage to a cron job. A folder without a version is no failure.
     """
     for asset in ("daily", "totals"):
         for number in range(3):

@@ -260,8 +260,8 @@ def test_wrong_values_are_refused(queue: NotificationQueue, arguments: list[str]
 
 
 def test_a_topic_of_a_source_has_the_settings_of_the_yaml(queue: NotificationQueue, tmp_path: Path) -> None:
-    """The settings come from the YAML of this source, not of other sources. Options of the command line override them.
-    Otherwise the topic could differ from the topic that Dagster would make.
+    """Otherwise the topic could differ from the topic that Dagster would make. The settings come from the YAML of this
+    source, not of other sources. Options of the command line override these settings.
     """
     more: dict[str, dict[str, Any]] = {
         "orders": {

@@ -100,8 +100,8 @@ def test_a_command_on_an_object_needs_only_a_key(bucket: S3Config) -> None:
 def test_a_writer_s_rights_suffice_for_signalling(
     bucket: S3Config, ministack: S3Server, monkeypatch: pytest.MonkeyPatch, by_table: bool
 ) -> None:
-    """Otherwise a program that may only write objects could not signal them: it may not read the table's record, which
-    has the prefix and the number of slots, too.
+    """Otherwise a program that may only write objects could not signal them. The table's record, too, has the prefix
+    and the number of slots, but such a program may not read this record.
     """
     places = replace(places_of(bucket.bucket, tables=Tables()), bucket=bucket.bucket)
     with FaultProxy(ministack.endpoint_url) as proxy:

@@ -1,5 +1,5 @@
-"""`--json`, on a real server: every reading command has this option, and prints one JSON document, or one on
-each line.
+"""`--json`, on a real server: every reading command has this option, and prints one JSON document, or one JSON document
+on each line.
 """
 
 import json

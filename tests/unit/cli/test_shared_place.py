@@ -1,4 +1,4 @@
-"""A command that works for all sources of a project works at one place, which all their YAML files name."""
+"""A command for all sources of a project works at one place. The YAML files of all sources must name this place."""
 
 import json
 from collections.abc import Callable

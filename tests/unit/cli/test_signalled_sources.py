@@ -108,8 +108,8 @@ def test_reconcile_signals_each_source_in_its_own_slots(
 def test_an_inlet_signals_each_source_in_its_own_slots(
     bucket: S3Config, services: list[Any], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    """Otherwise the inlet would be refused, with the advice to change the slots of a source. A keyspace on the command
-    line has the slots of its source in the YAML.
+    """Otherwise the inlet would be refused, with the advice to change the slots of a source. If the command line names
+    a keyspace, the number of slots still comes from the source in the YAML.
     """
     monkeypatch.setitem(SERVICES, TOY.name, TOY)
     events = [Event(key=key, bucket=bucket.bucket, sequencer="1") for key in KEYS.values()]

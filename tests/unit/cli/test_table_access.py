@@ -21,7 +21,7 @@ PROFILE = "[{0}]\naws_access_key_id = {0}\naws_secret_access_key = test\n"
 def signers(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A function that runs a command and returns the key ids that signed its requests to DynamoDB.
 
-    The sources of the project have the given groups `dynamodb`. The profiles `shop` and `admin` have key ids of the
+    Each source of the project has the given `dynamodb` settings. The profiles `shop` and `admin` have key ids of the
     same names. The key id of the environment is `usual`.
     """
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ PLACES = [{"profile": "shop"}, {"access_key_id_env": "SHOP_KEY", "secret_access_
 def test_init_and_doctor_reach_tables_with_the_credentials_of_the_yaml(
     signers: Project, given: dict[str, object]
 ) -> None:
-    """Otherwise `init` would create tables in another account than the source's, and `doctor` would look there."""
+    """Otherwise `init` would create tables in the wrong AWS account, and `doctor` would look there."""
     assert signers("init", "orders", orders=given) == {"shop"}
     assert signers("doctor", "orders", orders=given) == {"shop"}
 

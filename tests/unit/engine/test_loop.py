@@ -102,8 +102,8 @@ def test_removed_entries_free_their_space() -> None:
 
 @pytest.mark.parametrize("closes", [True, False], ids=["by round", "by batch"])
 def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
-    """If a driver closes the whole batch and not each round, the same last steps are called once, with the results of
-    all rounds.
+    """Some drivers close the whole batch instead of each round. For these drivers, the same last steps are called once,
+    with the results of all rounds.
     """
     steps: list[str] = []
     results = [

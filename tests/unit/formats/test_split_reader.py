@@ -131,7 +131,7 @@ compressions = st.sampled_from(sorted(COMPRESS))
     st.booleans(),
     tiny,
 )
-# In UTF-16, this text has the first bytes of a text in UTF-32.
+# In UTF-16, this text begins with the same bytes as a text in UTF-32.
 @example(("jsonl", b"\0"), "utf-16", 0, False, Limits())
 def test_reading_record_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits

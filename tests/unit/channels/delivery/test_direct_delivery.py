@@ -249,8 +249,8 @@ def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, pu
 
 
 def test_an_outage_of_the_queue_after_the_write_loses_the_notification(world, publishing):
-    """Otherwise a written object would be reported as failed. The loss is counted only if the publisher has read before
-    the outage that a topic has no queue.
+    """Otherwise a written object would be reported as failed. The loss is counted only if the publisher knew before the
+    outage that a topic has no queue.
     """
     down = []
     publisher = publishing(records=lambda call: Fault.THROTTLED if call.method in down else Fault.NONE)

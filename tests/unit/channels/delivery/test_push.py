@@ -99,8 +99,8 @@ def test_a_missing_endpoint_costs_no_attempt():
 
 @pytest.mark.parametrize("received", [True, False])
 def test_an_event_loses_an_attempt_if_its_endpoint_may_have_received_it_before_it_ended(received):
-    """Otherwise an event that ends its endpoint would be sent again for ever, or each restart of an endpoint would cost
-    attempts.
+    """Otherwise an event that crashes its endpoint would be sent again for ever, or each restart of an endpoint would
+    cost attempts.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -167,7 +167,7 @@ def test_the_deadline_covers_the_tls_handshake():
 
 
 def test_requests_to_silent_kafka_brokers_end_at_their_own_deadline():
-    """Otherwise each request would wait for the timeouts of the requests before it: a turn would last for minutes."""
+    """Otherwise each request would wait for the timeouts of all earlier requests, and a turn would last for minutes."""
     with raw_endpoint(hang) as port:
         endpoint = Endpoint(url=f"kafka://127.0.0.1:{port}/t", timeout_seconds=1.0, concurrency=4)
         made = connect(endpoint, replace(LOOPBACK, kafka_hosts=("127.0.0.1",)))

@@ -7,8 +7,8 @@ from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery, WithoutLo
 
 
 def test_a_worker_without_a_login_leaves_the_topic_to_workers_with_the_login(queue, clock):
-    """Otherwise the entries of its share would wait for ever, although another worker could deliver them. A worker that
-    has the login from its next start on gets its share again.
+    """Otherwise the entries of this worker's share would wait for ever, although another worker could deliver them. If
+    the worker has the login at its next start, it gets a share again.
     """
     url = "https://login.example/"
     create(queue, "login", shards=4, endpoint=Endpoint(url=url).dumps())

@@ -89,7 +89,7 @@ def test_numbers_survive_conversion_to_settings_and_back(
 
 
 def test_an_attribute_changes_only_the_setting_that_it_describes(front: Front) -> None:
-    """Otherwise a client that changes one attribute would reset what an operator has set, also values that no attribute
+    """Otherwise a client that changes one attribute would reset an operator's settings, even settings that no attribute
     can express.
     """
     arn = front.client("sns").create_topic(Name="t", Attributes={"push-endpoint": URL})["TopicArn"]

@@ -75,7 +75,7 @@ def test_slow_clients_are_disconnected_at_the_deadline():
 
 
 def opened(receiver, stack, number, sent=b""):
-    """Opens this many connections. Each connection sends `sent`, and then stays open."""
+    """Opens `number` connections. Each connection sends `sent`, and then stays open."""
     peers = [stack.enter_context(socket.create_connection(receiver.address, 60)) for _ in range(number)]
     for peer in peers:
         peer.sendall(sent)

@@ -85,7 +85,7 @@ def test_trusted_proxies_are_recognised_by_their_address():
 
 
 def held(receiver, stack, **headers):
-    """Opens a connection that stays open after its request; returns the answer's status."""
+    """Opens a connection that stays open after its request. Returns the status of the answer."""
     connection = stack.enter_context(
         contextlib.closing(http.client.HTTPConnection(*receiver.address, timeout=20))
     )
@@ -152,8 +152,8 @@ def test_headers_are_ignored_without_a_trusted_proxy():
 
 
 def test_plain_http_without_a_trusted_proxy_causes_a_warning_and_no_limit_by_address():
-    """Behind a proxy, all connections have the proxy's address. So with a share of connections for each address, the
-    inlet would refuse senders.
+    """Behind a proxy, all connections have the proxy's address. A limit of connections for each address would then make
+    the inlet refuse senders.
     """
     site = Site()
     with (

@@ -20,7 +20,7 @@ PATIENT = Limits(connections=8, strangers=2, stranger_seconds=20, request_second
 
 @contextlib.contextmanager
 def held(receiver, number, sent=b""):
-    """Opens this many connections. Each connection sends `sent`, and then stays open."""
+    """Opens `number` connections. Each connection sends `sent`, and then stays open."""
     with contextlib.ExitStack() as open_:
         peers = [open_.enter_context(socket.create_connection(receiver.address, 20)) for _ in range(number)]
         for peer in peers:
@@ -46,7 +46,7 @@ def test_strangers_of_one_address_get_only_their_share():
 
 @pytest.mark.parametrize("request_line", ["GET /health HTTP/1.1", "POST / HTTP/1.1"])
 def test_requests_without_the_secret_do_not_keep_a_connection_open(request_line):
-    """Otherwise clients without the secret could hold all connections for ever, by requests for the health."""
+    """Otherwise clients without the secret could hold all connections for ever, for example by health checks."""
     with running(Site(), limits=QUICK) as receiver, held(receiver, 1) as (peer,):
         began, answers = time.monotonic(), 0
         with contextlib.suppress(OSError):

@@ -148,8 +148,8 @@ def test_a_full_topic_does_not_delay_another():
 
 
 def test_a_signal_in_flight_does_not_count_for_a_later_entry():
-    """Two inlets may receive one event. Without this rule, a signal that the other inlet sent before the entry would
-    count as the entry's signal.
+    """Two inlets may receive one event. Without this rule, a signal that the other inlet sent before the entry was
+    queued would count as the entry's signal.
     """
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])

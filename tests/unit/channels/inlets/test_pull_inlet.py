@@ -293,8 +293,8 @@ def test_a_stop_makes_messages_in_progress_visible():
 
 
 def test_messages_that_cannot_be_hidden_do_not_end_the_inlet():
-    """Otherwise an outage of the message service would end the inlet with an error if a topic is full. After a clean
-    stop in an outage, connections would stay open.
+    """Otherwise, while a topic is full, an outage of the message service would end the inlet with an error. Moreover, a
+    clean stop during the outage would leave connections open.
     """
     site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
     site.intake.accept([event("s/first")])
@@ -317,8 +317,8 @@ def test_messages_that_cannot_be_hidden_do_not_end_the_inlet():
 
 @pytest.mark.parametrize("failures", [[], [UnavailableError("SQS is away"), TypeError("a defect")]])
 def test_a_heartbeat_keeps_messages_in_progress_hidden(failures):
-    """Otherwise another inlet would also receive the messages of a batch that takes long. A heartbeat that failed must
-    not be the last one.
+    """Otherwise another inlet would also receive the messages of a batch that takes long. After a failed heartbeat,
+    further heartbeats must follow.
     """
     site = Site()
     queue = Queue(body(event("a")))

@@ -45,7 +45,7 @@ class World:
         self.queue.push(topic, Event(key=key, bucket="b", **fields))
 
     def refuse(self, prefix, *methods):
-        """Refuses these requests for keys below the prefix, until the function that this method returns is called."""
+        """Refuses calls of these methods for keys below the prefix. Returns a function that ends the refusal."""
         before = {method: getattr(self.objects, method) for method in methods}
 
         def refusing(method):
@@ -224,8 +224,8 @@ def test_a_corrupt_topic_does_not_block_others(world):
 
 
 def test_a_refused_head_does_not_block_others(world):
-    """The reconciler handles all topics of a bucket, but may have rights only below the prefix of its own source.
-    Otherwise one killed writer below another prefix would stop the work for all topics.
+    """Otherwise one killed writer below another prefix would stop the work for all topics. The reconciler handles all
+    topics of a bucket, but may have rights only below the prefix of its own source.
     """
     world.topic("a-foreign")
     for topic, key in (("a-foreign", "theirs/1"), ("a-foreign", "theirs/2"), ("t", "a")):
@@ -246,8 +246,8 @@ def test_a_refused_head_does_not_block_others(world):
 
 
 def test_a_reservation_whose_head_is_refused_is_resolved_by_a_listing(world):
-    """Otherwise a key that the bucket's policy lets nobody read would keep its reservation, and so its room in the
-    topic, for ever.
+    """Otherwise, if the bucket's policy forbids all reads of a key, the key's reservation would occupy space in the
+    topic for ever.
     """
     for event in (
         Event(key="theirs/put", bucket="b"),

@@ -134,7 +134,7 @@ def test_a_batch_waits_for_a_run_that_dagster_has_not_created_yet() -> None:
 
 
 def test_a_chain_that_is_acked_during_the_tick_counts_as_done() -> None:
-    """The run stamps after the tick has read the batch's chain, and before the tick looks at the run."""
+    """The run stamps the batch's chain after the tick has read the chain, and before the tick looks at the run."""
     world = settled()
     world.publish(1)
     world.tick()

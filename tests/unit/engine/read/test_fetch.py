@@ -91,7 +91,9 @@ def test_objects_whose_metadata_is_not_ascii_are_read(
 def test_an_object_whose_metadata_becomes_non_ascii_in_mid_read_is_read_again_later(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bytes have the same ETag. Otherwise the bytes of the later parts would be missing in the object."""
+    """Otherwise the object would lack the bytes of its later parts. The second write has the same bytes, so the ETag
+    does not show the change.
+    """
     monkeypatch.setattr(fetching, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(fetching, "TASK_READS_IN_FLIGHT", 1)
     body = os.urandom(2500)

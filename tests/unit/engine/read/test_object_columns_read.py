@@ -156,8 +156,8 @@ def test_an_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: 
 
 
 def test_a_big_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: S3Server) -> None:
-    """An object with the same records and a key that fits is read in several parts. No byte is read of the object whose
-    key does not fit.
+    """If the key does not fit, no byte of the object is read. If the key fits, an object with the same records is read
+    in several parts.
     """
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
     place.put("dt=yesterday/a", *range(1000, 1009))

@@ -122,8 +122,8 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 @pytest.mark.server
 def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of objects that unforeseen errors bring to quarantine has a limit. Beyond this limit, slots stay
-    failed and are reported.
+    """Unforeseen errors bring only a limited number of objects to quarantine. Beyond this limit, slots stay failed and
+    are reported.
 
     A retry brings all objects back.
     """

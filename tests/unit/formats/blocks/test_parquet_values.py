@@ -1,4 +1,4 @@
-"""Rows and rejects of columnar files: harm stays with the row, and no field is lost."""
+"""Rows and rejects of columnar files: a bad value affects only its row, and no field is lost."""
 
 import json
 from typing import Any
@@ -95,7 +95,7 @@ def test_a_reject_of_a_value_without_a_text_names_no_type(value: Any) -> None:
 
 @pytest.mark.parametrize("fmt", FILES)
 def test_only_rows_with_bad_values_are_rejected(fmt: str) -> None:
-    """Two columns have bad values. A row with two of them is one reject, with the first one as the reason."""
+    """A row with bad values in two columns is one reject, and the reason names the first of these values."""
     texts = [str(n) if n not in (5, 57) else "no" for n in range(100)]
     numbers = [float(n) if n not in (57, 99) else 0.5 for n in range(100)]
     body = FILES[fmt](pa.table({"a": texts, "n": numbers}))
@@ -140,7 +140,9 @@ def test_only_rows_with_new_fields_are_rejected(fmt: str) -> None:
 
 @pytest.mark.parametrize("fmt", FILES)
 def test_new_fields_in_values_of_maps_are_found(fmt: str) -> None:
-    """A field that the schema lacks is counted, then rescued, or the schema grows."""
+    """A field that the schema lacks is always counted. The setting `rescue` rescues the field, and an inferred schema
+    can grow by the field.
+    """
 
     def maps(*names: str) -> pa.DataType:
         return pa.map_(pa.string(), pa.struct([(name, pa.int64()) for name in names]))
