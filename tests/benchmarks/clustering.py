@@ -7,10 +7,11 @@ clustered table, which is compacted once at the end.
 The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
 including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
 
-Two figures show what it would cost if the source's own table had the order of the clustered table: finding the rows of
-one slot, and finding the rows of one object, as an overwrite must. DuckDB reads the source's table and the clustered
-table, and skips files and row groups by their statistics. The last figures (`clustering_changes`) are the platform's
-own read of a slot, an overwrite, and a deletion, against the bytes that these would cost in a single clustered table.
+Two figures show the cost of two searches, if the source's own table had the order of the clustered table. One search
+finds the rows of one slot. The other search finds the rows of one object, as each overwrite must. DuckDB reads the
+source's table and the clustered table, and skips files and row groups by their statistics. The last figures
+(`clustering_changes`) are the cost of the platform's own read of a slot, of an overwrite, and of a deletion. This cost
+is compared with the bytes that the same three operations would cost in a single clustered table.
 """
 
 import os

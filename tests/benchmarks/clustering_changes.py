@@ -1,12 +1,12 @@
-"""The cost of a read of a slot, of an overwritten object, and of a deleted object. The clustered table is a second
-table, or, by arithmetic, the only table.
+"""The cost of a read of a slot, of an overwritten object, and of a deleted object. In the measurement, the clustered
+table is a second table. In the alternative, the clustered table is the only table.
 
-The commits to the source's table and the updates of the clustered table are measured, with all their requests. There is
-no measurement of the alternative: one table in the order of the clustered table, with a filter of keys for each file.
-Its bytes are computed from the measured clustered table, before the changes: the files that have rows of the object or
-of the slot. Each such file is read, and a change also writes each such file. The filters are assumed to be free and
-exact. For reads of a slot, there may also be a filter for each row group. Then only the row groups with rows of the
-slot are read.
+The commits to the source's table and the updates of the clustered table are measured, with all their requests. The
+alternative, which is not measured, is one table in the order of the clustered table, with a filter of keys for each
+file. The bytes of the alternative are computed from the sizes of the clustered table's files before the changes. Only
+files that have rows of the object or of the slot count. Each such file is read, and a change also writes each such
+file. The filters are assumed to be free and exact. For reads of a slot, there may also be a filter for each row group.
+Then only the row groups with rows of the slot are read.
 
 Most rows of an object have the same day, and objects arrive in the order of days, so few files have rows of an object.
 If objects had rows of many days, a change in place would rewrite more files.

@@ -5,9 +5,9 @@ of them new, half overwritten, so that each level of the states has files. Reque
 the process has the tails of all files (filters and footers) in its cache, but none of their pages. *Cold*: the cache of
 the process is empty.
 
-The alternative is a layout by slots. This layout must read one page of each slot that has one of the keys, even if the
-keys are unknown. Pages have at most 4,096 states, and pages of small slots have fewer states. The values for 100
-million objects are calculated.
+The alternative is a layout by slots. This layout must read one page of each slot to which one of the keys belongs, even
+if the table has no object with this key. Pages have at most 4,096 states, and pages of small slots have fewer states.
+The values for 100 million objects are calculated.
 """
 
 import json

@@ -154,7 +154,7 @@ class _Rgw:
         return self.buckets[name], self.recorders[name]
 
     def throughput(self, count: int) -> "_Throughput":
-        """Measures the time from the first PUT to the last post. Possibly, RGW delivers no entry of the backlog.
+        """Measures the time from the first PUT to the last post. RGW may deliver no entry of the backlog.
 
         A topic whose endpoint has failed for seconds may stall until its gateway is restarted. So there are two tries.
         The second try has a backlog of only 1,000 entries, which is written quickly.

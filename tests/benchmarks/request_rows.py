@@ -1,7 +1,7 @@
-"""The requests of one changed object, of a batch, and of a put, beside their aims.
+"""The number of requests of one changed object, of a batch, and of a put, each compared with its aim.
 
-A running `ingest`, with Spark, polls and commits. A `QueuedPublisher` writes. As if they were separate processes, the
-two share no caches. A proxy counts all requests, and delays each of them, so that concurrent requests overlap.
+A running `ingest`, with Spark, polls and commits. A `QueuedPublisher` writes. The two share no caches, as if they were
+separate processes. A proxy counts all requests, and delays each of them, so that concurrent requests overlap.
 """
 
 import time
@@ -33,7 +33,7 @@ ENTRIES = 256
 
 
 def request_rows(spark: SparkSession, server: LocalS3Server, *, small: bool) -> list[Figure]:
-    """Measures the third change of one object, and the second batch: a process is warm by then."""
+    """Measures the third change of one object, and the second batch. By then, the process is warm."""
     objects, slots = (30, 20) if small else (OBJECTS, SLOTS)
     server.create_bucket(BUCKET)
     with FaultProxy(server.endpoint_url) as proxy:

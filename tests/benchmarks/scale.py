@@ -3,7 +3,7 @@
 The alternatives are in `ways`: Spark's own reader over s3a, and programs that show how fast a reader can be. If the
 jars of s3a are not available, Spark reads a copy on the local disk instead, without S3. No alternative remembers
 earlier reads. Each alternative runs in a separate process. With Spark, a job of four objects is the warm-up. The
-alternatives read only a part of the objects, so their rates are compared, and their CPU seconds for the same number of
+alternatives read only a part of the objects. So the comparison uses rates, and CPU seconds for the same number of
 objects (or bytes).
 """
 

@@ -2,7 +2,7 @@
 
 Two sensors of each source are on: the source's own sensor, and the sensor of the upkeep. Nothing changes in the
 buckets. The cursor of each source says that the first batch is done, because this batch would find no object. A tick
-polls when it begins; a tick that watches polls until it ends. The gaps are the times between the ticks of a source.
+polls when it begins. A watching tick also polls until it ends. The gaps are the times between the ticks of a source.
 Gaps are measured for a minute, after a first minute as a warm-up.
 """
 

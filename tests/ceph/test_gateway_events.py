@@ -1,4 +1,4 @@
-"""`s3notify init --events` on RGW: changes of a client without our code are in the table."""
+"""`s3notify init --events` on RGW: changes that a client makes without our code reach the table."""
 
 import urllib.request
 from collections.abc import Iterator

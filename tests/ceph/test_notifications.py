@@ -1,4 +1,4 @@
-"""RGW's own persistent notifications: their content, and the entries of our queue that they become.
+"""RGW's own persistent notifications: their content, and their conversion to entries of our queue.
 
 RGW posts the notifications to a `Recorder`, which can fail on demand. In `test_receiver`, RGW posts to our own
 receiver.

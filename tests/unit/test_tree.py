@@ -121,7 +121,7 @@ def test_only_one_module_makes_sources() -> None:
 
 
 def test_durations_name_files_that_exist() -> None:
-    """Otherwise the order of the test files would rest on files that do not exist."""
+    """Otherwise the order of the test files would depend on files that do not exist."""
     stored = json.loads((TESTS.parent / "durations.json").read_text())
     assert [name for name in stored if not (TESTS.parents[1] / name).is_file()] == []
 

@@ -262,7 +262,7 @@ def test_a_role_without_objects_needs_no_key():
 
 
 def test_a_key_without_an_arn_is_named():
-    """IAM accepts no alias. Otherwise the policy would lack the key without a word."""
+    """IAM accepts no alias. Otherwise the policy would silently lack the key."""
     common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "orders"]
     for key in ("alias/platform", "arn:aws:kms:eu-central-1:123456789012:alias/platform", "1a2b"):
         result = run(*common, "--kms-key-id", key)

@@ -229,7 +229,7 @@ def test_rejected_records_are_explained(place):
 
 
 def test_a_deleted_object_is_explained(place):
-    """First the deletion waits in the queue; after its commit the verdict must be settled."""
+    """First the deletion waits in the queue. After the commit of the deletion, the verdict must be settled."""
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))

@@ -12,7 +12,7 @@ from tests.support.sources import with_settings
 
 
 def test_entries_in_other_topics_are_explained(place):
-    """The user must see attempts, the last error and the reason of a dead letter; the verdict is about the
+    """The user must see an entry's attempts and last error, and the reason of a dead letter. The verdict is about the
     source only.
     """
     place.queue.topics.create(

@@ -28,7 +28,7 @@ def test_a_queued_change_is_waiting(place):
 
 
 def test_an_entry_without_a_signal_is_explained(place):
-    """If a writer died after it made the entry and before it signalled, the sensor has no reason to look."""
+    """A writer may die after it has made the entry, but before it signals. Then the sensor has no reason to look."""
     place.put()
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
@@ -139,8 +139,8 @@ def test_a_source_before_its_first_listing_loses_nothing():
 
 def test_an_unannounced_change_is_unseen(place):
     """The change has no entry. The slot's signal may be missing, may be older than the object, or may be about another
-    key. Its announcement may also be on its way, for example through an inlet: otherwise the answer would promise that
-    only a sweep helps, and the next minute would prove it wrong.
+    key. The change's announcement may also be on its way, for example through an inlet. If the answer did not mention
+    this case, and said that only a sweep helps, it could be wrong a minute later.
     """
     sweep = "unless an announcement is still on its way, only a sweep finds it"
     place.store.put(KEY, b"one")

@@ -1,4 +1,4 @@
-"""The bytes that batches write again, beside the bytes that they change."""
+"""The bytes that batches write again, compared with the bytes that the batches change."""
 
 import random
 

@@ -160,7 +160,9 @@ def test_the_table_of_several_sources_fits_a_terminal_of_80_columns(
 
 @pytest.mark.server
 def test_the_map_has_a_legend_that_needs_no_colours(source: Source) -> None:
-    """In a pipe or a log, a legend of colours would explain no sign of the map. In a terminal it explains the ages."""
+    """In a pipe or a log, where the map has no colours, the legend must not list colours. In a terminal, the colours
+    show the ages, so the legend must list them.
+    """
     commit(source, rows=50)
     plain = run("orders").stdout.splitlines()
     assert plain[-1].strip() == "· no rows, ▃ up to 100 rows"
@@ -173,7 +175,7 @@ def test_the_map_has_a_legend_that_needs_no_colours(source: Source) -> None:
 
 @pytest.mark.server
 def test_a_second_look_shows_new_commits_and_failures(source: Source) -> None:
-    """The sensor's failing slots must be shown with the reason."""
+    """The slots that fail in the sensor must be shown, each with its reason."""
     failing = Failing(attempts=3, not_before_ms=0, reason="AccessDenied: no", group=SLOT)
     look = SourceLook(source, lambda: SensorState(epoch="e", failing={int(SLOT): failing}))
     commit(source, rows=5)
@@ -195,7 +197,7 @@ def test_the_state_of_a_sensor_is_unknown_without_its_dagster_instance(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     """Otherwise a cron job without DAGSTER_HOME would report a source as healthy while its sensor is off, or while all
-    of its slots fail. A source of `s3notify ingest` has no sensor, so nothing of it is unknown.
+    of its slots fail. A source of `s3notify ingest` has no sensor, so its status has no unknown part.
     """
     if home != "unset":
         (tmp_path / "dagster.yaml").touch()

@@ -241,7 +241,9 @@ def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
 
 
 def test_installed_packages_do_not_count(tmp_path: Path) -> None:
-    """Only the imported names of an installed package count, unless the project itself is installed."""
+    """An installed package counts only by the names that are imported from it. If the project itself is installed, the
+    code of the project still counts.
+    """
     jobs = "from tool import use\nfrom own.part import more\n\ndef clean(df):\n    return use(more(df))\n"
     files = {"own/__init__.py": "", "own/jobs.py": jobs, "own/part.py": "def more(x): return x"}
     files = {f"site-packages/{name}": text for name, text in files.items()}

@@ -1,5 +1,5 @@
-"""Other users of this machine reach the embedded server's ports; without keys they can read, write and
-delete nothing.
+"""Other users of this machine reach the embedded server's ports. Without keys, these users can read, write and delete
+nothing.
 """
 
 import http.client
@@ -87,7 +87,7 @@ def test_every_port_refuses_strangers(server):
     ports.
     """
     inner = state(server)
-    # This is the id of a real chunk, which the master gives only with the key.
+    # The master returns the id of a real chunk only to a client with the key.
     status, found = asked(inner["master_port"], "GET", "/dir/assign", tls=context(server))
     assert status == 200, "the master must answer with the key, else a refusal proves nothing"
     chunk = f"/{json.loads(found)['fid']}"
@@ -161,7 +161,9 @@ def test_s3_refuses_strangers(server):
 @pytest.mark.server
 @needs_ss
 def test_the_folder_is_private(server):
-    """The folder may have been open to all before; the key files in it must be private too."""
+    """The folder must become private, even if it was open to all before. The key files in the folder must be private,
+    too.
+    """
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
     for name in ("server.json", "identities.json", "security.toml", "inner.key", "inner.crt"):
         assert stat.S_IMODE((server.folder / name).stat().st_mode) == 0o600

@@ -1,4 +1,4 @@
-"""A line is added to a source's YAML and removed again; the rest stays as written."""
+"""A line is added to a source's YAML and removed again. The other lines stay unchanged."""
 
 from pathlib import Path
 

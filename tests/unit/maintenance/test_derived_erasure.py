@@ -19,7 +19,7 @@ KEY = "b-person4711"
 KEYED = {"_key": pa.string(), "value": pa.string()}
 HELD = {A: ["x"], B: ["y"], C: ["z"]}
 ALONE = sorted(b85encode(random.Random(n).randbytes(80)).decode() for n in range(60))
-"""The rows of a slot that fills one pack. The rows do not compress."""
+"""The rows of one slot. These rows fill one pack, because they do not compress."""
 
 
 @pytest.fixture
@@ -104,7 +104,9 @@ def test_run_from_an_unknown_source_version_leaves_out_a_deleted_pack(derived, c
 
 @pytest.mark.parametrize("whole_slot", [False])
 def test_slot_is_not_done_if_the_other_writer_was_an_erasure(derived, clock, whole_slot, columns):
-    """Otherwise a run with new code, from the same source version, would report rows that were not committed."""
+    """Otherwise a run that makes the slot with new code, from the same source version, would report rows that were not
+    committed.
+    """
     filled(derived, clock, columns)
     process = derived()
     planned = process.planned({B: ["new code"]}, source=1, **columns)

@@ -191,7 +191,9 @@ def test_migration_is_refused_if_the_topic_serves_other_tables(
 
 @pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)
 def test_tables_made_from_a_migrated_table_continue(ministack: S3Server, to: dict[str, Any]) -> None:
-    """Otherwise each later batch would refuse them. Their objects may have been removed before, by `erase`."""
+    """Otherwise each later batch would refuse these tables. `erase` may have removed such a table's objects before the
+    migration.
+    """
     place = Place(ministack, metadata_columns="_modified")
     for number in range(8):
         place.put(f"{'a' if number < 4 else 'b'}/{number}", number)

@@ -141,7 +141,7 @@ def test_removal_fails_if_an_object_may_still_exist(ministack: S3Server, part: s
 def test_removal_of_an_assets_table_fails_if_an_object_may_still_exist(
     ministack: S3Server, part: str
 ) -> None:
-    """Otherwise `erase` would report an object as removed whose rows are still stored."""
+    """Otherwise `erase` would report an object as removed although the object's rows are still stored."""
     place, _ = prepared(ministack)
     location = place.source.location
     with pytest.raises(UnavailableError, match=r"may still exist.*repeat the command"):

@@ -255,7 +255,9 @@ def after_write(number):
 
 
 def before_request(number):
-    """Crashes before the request with this number, be it a write or not. The process is dead from then on."""
+    """Crashes before the request with this number. Requests that write nothing count, too. The process is dead from
+    then on.
+    """
     return lambda call: Fault.CRASH_BEFORE if call.number >= number else Fault.NONE
 
 

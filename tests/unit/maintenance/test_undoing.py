@@ -82,8 +82,8 @@ def test_rollback_undoes_a_refused_version(rounds, store, what, back):
 
 
 def test_rollback_undoes_several_refused_versions(rounds, store):
-    """Adopted versions are versions of other engines that readers accept. They stay if they are before the first
-    refused version. They are undone, too, if they are after it.
+    """Adopted versions are versions of other engines that readers accept. Adopted versions before the first refused
+    version stay. Adopted versions after the first refused version are undone, too.
     """
     _, _, second, at_second = filled(rounds)
     process, number = rounds(), at_second.version
@@ -110,7 +110,7 @@ def test_rollback_undoes_a_refused_version_right_after_a_checkpoint(rounds, stor
 
 
 def checkpointed(store, version, base, packs):
-    """Writes a checkpoint as another engine does, at a table version that this engine committed."""
+    """Writes a checkpoint as another engine does, at a table version that the other engine committed."""
     state = Checkpoint(
         protocol=base.protocol, metadata=base.metadata, txns={base.table: base.number}, adds=packs
     )

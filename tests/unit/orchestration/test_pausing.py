@@ -73,8 +73,8 @@ def test_pause_and_resume_switch_the_sensor_in_every_code_location(instance: dg.
 def test_a_switch_is_repeated_if_a_tick_undoes_it(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At its end, a tick writes the sensor's status from the tick's beginning, and so can undo a switch. If every tick
-    undoes the switch, the user must get an error.
+    """When a tick ends, it writes the status that the sensor had when the tick began. This write can undo a switch. If
+    every tick undoes the switch, the user must get an error.
     """
     update, ticks = type(instance).update_instigator_state, [1]
 

@@ -1,4 +1,4 @@
-"""The settings that choose objects are declared in one class, from which `explain` and help pages have them."""
+"""One class declares the settings that choose objects. `explain` and help pages use the declarations of this class."""
 
 from dataclasses import replace
 from typing import Any

@@ -79,7 +79,7 @@ def test_parts_of_keys_become_values(declared: str, key: str, value: Any) -> Non
     ],
 )
 def test_parts_of_keys_that_do_not_fit_are_null_or_rejected(declared: str, text: str) -> None:
-    """The unchanged text must be kept; under `quarantine` the reason must name column, value and type."""
+    """The unchanged text must be kept. With `quarantine`, the reason must name column, value and type."""
     key = f"raw/dt={text}/a.json"
     assert value_of(declared, key) == (None, {"dt": text})
     reason = input_of(partition_columns=declared).refusal(key)

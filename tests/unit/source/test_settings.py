@@ -65,7 +65,9 @@ OTHERS: dict[str, Any] = {
     "csv_comment": "#",
     "csv_names": "a;b",
 }
-"""Values for a source with all settings. All other settings have the example of their declaration (`example_of`)."""
+"""Values of some settings, for a source that has every setting. The other settings have the example of their
+declaration (`example_of`).
+"""
 
 
 def other(setting: Setting) -> Any:
@@ -138,7 +140,9 @@ ACCESS = {
     "role_arn": "arn:aws:iam::123456789012:role/landing",
     "external_id": "x",
 }
-"""All access settings except `profile`, because keys may be named in only one way."""
+"""All access settings except `profile`. A source may name its keys in only one way, so these settings exclude
+`profile`.
+"""
 
 GROUPS: dict[str, dict[str, Any]] = {
     "s3": ACCESS | {"region": "eu-west-1", "scheme": "s3", "requester_pays": True, "kms_key_id": "alias/a"},
@@ -159,7 +163,7 @@ def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
 
 
 def of_flags(given: dict[str, Any]) -> Source:
-    """Returns the source that `s3notify ingest` builds from flags. Errors name the setting in place of its option."""
+    """Returns the source that `s3notify ingest` builds from flags. Errors name the setting instead of its option."""
     command = main.get_command(click.Context(main), "ingest")
     assert command is not None
     arguments = [str(given["name"])]
@@ -289,7 +293,7 @@ def test_lease_times_have_the_same_effect_wherever_they_are_set(tmp_path: Path) 
 
 
 def test_commit_in_the_notation_of_object_store_is_accepted_everywhere(tmp_path: Path) -> None:
-    """One text must have the same effect as three settings; commands must find the lease table in the YAML too."""
+    """One text must have the same effect as three settings. Commands must also find the lease table in the YAML."""
     place = {"name": "orders", "bucket": "b", "prefix": "raw/"}
     spelled = {"commit": "dynamodb", "lease_table": "leases", "lease_timeout_seconds": 5.0}
     given, wanted = place | {"commit": "dynamo:leases:5000"}, build(place | spelled).commit

@@ -229,7 +229,7 @@ def test_a_terminated_run_is_canceled_and_its_worker_ends(instance: dg.DagsterIn
 
 
 def test_a_reload_replaces_the_workers_of_its_location(instance: dg.DagsterInstance) -> None:
-    """Workers with old code leave as soon as they have no run; workers of another location stay."""
+    """Workers with old code leave as soon as they have no run. Workers of another location stay."""
     with supervised(instance) as it:
         it.handed_over("works", key=replace(KEY, location="other"))
         busy = it.handed_over("waits")
