@@ -209,8 +209,8 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
 def accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
     """Returns the end of a reason: a command that changes the type at the path, so that the value fits.
 
-    `source`: see `mismatch_reason`. `fraction`: the value is a number with a fraction. If no short command is known, or
-    if `path` is "", the command in the text has no type.
+    `source`: see `mismatch_reason`. `fraction`: the value is a number with a fraction. The command names no column and
+    no type if `path` is "", or if the full command would be unknown or too long.
     """
     if not source:
         return ""

@@ -3,8 +3,8 @@ table is a second table. In the alternative, the clustered table is the only tab
 
 The commits to the source's table and the updates of the clustered table are measured, with all their requests. The
 alternative, which is not measured, is one table in the order of the clustered table, with a filter of keys for each
-file. The bytes of the alternative are computed from the sizes of the clustered table's files before the changes. Only
-files that have rows of the object or of the slot count. Each such file is read, and a change also writes each such
+file. The bytes of the alternative are computed from the sizes of the clustered table's files before the changes. A file
+counts only if it has rows of the object or of the slot. Each such file is read, and a change also writes each such
 file. The filters are assumed to be free and exact. For reads of a slot, there may also be a filter for each row group.
 Then only the row groups with rows of the slot are read.
 

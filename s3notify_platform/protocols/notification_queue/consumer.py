@@ -218,7 +218,7 @@ class ShardConsumer:
             return Fenced()
         if dead:
             return DeadLettered(reason=entry.reason)
-        # If the store did not answer, this owner still has the claim: the entry is taken again like any other entry.
+        # If the store did not answer, this owner keeps the claim, and takes the entry again after the same wait.
         wait = self._backoff(entry)
         self._watch(entry).due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)

@@ -312,9 +312,9 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may have spare room, which keeps no writer out while at most `idle_ceiling` entries are counted. So
-        spare room is left to the writers as long as the counter moves. Above `idle_ceiling`, writers take no more spare
-        room, and soon use up the spare room that they have.
+        Writers may have spare room. While at most `idle_ceiling` entries are counted, no other writer is refused
+        because of it. So spare room is left to the writers as long as the counter moves. Above `idle_ceiling`, writers
+        take no more spare room, and soon use up the spare room that they have.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:

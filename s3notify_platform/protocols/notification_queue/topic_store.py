@@ -16,8 +16,8 @@ by its own clock. Then it acts on the change. Any client may repeat the wait: no
       its name is not used again. So the deletion finds all entries of the topic. A later commit of such an entry
       returns `Expired`.
     - Renewal. This is a deletion whose last write does not remove the topic's record, but replaces it by the new topic.
-      So the record has the settings at each moment. If a renewal is interrupted, its repetition or the creation of the
-      topic finishes it. Until then, the record already has the new settings, but writers may still rely on the former
+      So the record has the settings at each moment. The next renewal, or the next `create` of the topic, finishes an
+      interrupted renewal. Until then, the record already has the new settings, but writers may still rely on the former
       keys. So the creation of another topic waits, as for changed rules.
     - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
       of the shard. Afterwards, the base (the number of older entries) shrinks, and the former counters are removed
