@@ -237,7 +237,7 @@ class Retype:
         if self.table.committer.clock.monotonic() - self._began >= limit:
             raise FencedError(
                 f"the packs below {self.table.layout.prefix!r} were not all converted within {limit:.0f} s, and "
-                "vacuum may remove the first ones as garbage: run the command on a machine nearer to the bucket"
+                "vacuum may remove the first ones as garbage: repeat the command on a machine nearer to the bucket"
             )
 
     def _schema(self, base: Snapshot) -> tuple[MetaData, Protocol]:
