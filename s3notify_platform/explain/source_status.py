@@ -244,7 +244,7 @@ class SourceLook:
         created = self._times.of(reader, facts.generations)
         sensor = self._sensor()
         failures = _failures(sensor, backlog.failed, now_ms)
-        of_code = facts.of_code(self.source, self._codes)
+        outdated = facts.outdated(self.source, self._codes)
         return SourceStatus(
             name=self.source.name,
             place=self.place,
@@ -259,8 +259,8 @@ class SourceLook:
             without_records=facts.total(lambda slot: slot.without_records),
             failing_objects=facts.total(lambda slot: slot.failing),
             pending_objects=facts.total(lambda slot: slot.pending),
-            stale={name: each.stale for name, each in of_code.items()},
-            behind={name: each.behind for name, each in of_code.items() if name != self.source.name},
+            stale={name: each.stale for name, each in outdated.items()},
+            behind={name: each.behind for name, each in outdated.items() if name != self.source.name},
             queue=topics.pop(self.source.name, None),
             topics=tuple(topics.values()),
             rescan=len(backlog.slots),

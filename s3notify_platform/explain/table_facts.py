@@ -14,7 +14,7 @@ from s3notify_platform.table.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeFacts:
+class Outdated:
     """Counts of a table's slots that have to be made again. `stale`: slots whose rows another version of the code made.
     `behind`: slots of a slot asset that lack the newest rows of the source, because a run failed or has not ended yet.
     """
@@ -58,7 +58,7 @@ class TableFacts:
         """Adds up `number` over all slots."""
         return sum(map(number, self.slots.values()))
 
-    def of_code(self, source: Source, codes: Mapping[str, str]) -> dict[str, CodeFacts]:
+    def outdated(self, source: Source, codes: Mapping[str, str]) -> dict[str, Outdated]:
         """By table name, the number of slots that have to be made again: for the source's table, and for the tables of
         its slot assets.
 
@@ -66,15 +66,15 @@ class TableFacts:
         because an error of a slot asset is no error of the source. Each slot asset costs the requests of
         `LogTable.newest`.
         """
-        found: dict[str, CodeFacts] = {}
+        found: dict[str, Outdated] = {}
         for name, code in codes.items():
             if name == source.name:
-                found[name] = CodeFacts(stale=sum(facts.is_stale(code) for facts in self.slots.values()))
+                found[name] = Outdated(stale=sum(facts.is_stale(code) for facts in self.slots.values()))
                 continue
             with suppress(S3NotifyError):
                 table = source.location.table(name).newest()
                 made = table.manifest.slots if isinstance(table, Snapshot) else {}
-                found[name] = CodeFacts(
+                found[name] = Outdated(
                     stale=sum(facts.is_stale(code) for facts in made.values()) if code else 0,
                     behind=sum(
                         slot not in made or made[slot].source < facts.generation

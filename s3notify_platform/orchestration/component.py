@@ -96,7 +96,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         )
 
     def _others_of_inlets(self, project: Sequence["S3NotifyComponent"]) -> Iterator[Source]:
-        """Those other sources of the project whose changes an inlet of this source may receive. Sources with other
+        """The other sources of the project whose changes an inlet of this source may receive. Sources with other
         `resources` are left out, since only a run knows their queue.
         """
         for other in project:

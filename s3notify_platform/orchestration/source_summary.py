@@ -151,7 +151,7 @@ class SourceNow:
             "slots_failing": len(slots.failing),
             **{
                 f"slots_{what}_{table}": count
-                for table, each in facts.of_code(self.source, self.codes).items()
+                for table, each in facts.outdated(self.source, self.codes).items()
                 for what, count in asdict(each).items()
                 if what == "stale" or table != self.source.name
             },

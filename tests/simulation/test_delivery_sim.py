@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from tests.simulation.test_queue_sim import CRASHES, GENTLE, KINDS, RETRY, SLEEPY, World, queue_of
 from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
+from tests.support.queue_world import CRASHES, GENTLE, KINDS, RETRY, SLEEPY, World, queue_of
 from tests.support.simulation import run_simulation, simulated
 
 
