@@ -228,7 +228,7 @@ def _old_slots(one: "SourceStatus") -> Iterator[str]:
     for table, stale in one.stale.items():
         if stale:
             command = f"s3notify backfill {one.name} --stale"
-            how = command if table == one.name else f"job {one.name}_backfill, choose: stale"
+            how = command if table == one.name else f"job {one.name}_ingest, choose: stale"
             are = f"{counted(stale, 'slot')} of {table} {'is' if stale == 1 else 'are'}"
             yield f"{one.name}: {are} stale, made by other code: {how}"
     for table, count in one.behind.items():

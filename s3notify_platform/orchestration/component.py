@@ -17,6 +17,7 @@ from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.following_assets import build_following
+from s3notify_platform.orchestration.ingest_job import build_ingest_job
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.managed_services import ManagedServices
 from s3notify_platform.orchestration.resources import S3_NAMES, DynamoTables, NamedS3, SlotSpark
@@ -24,7 +25,6 @@ from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import resolvable, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
-from s3notify_platform.orchestration.source_jobs import build_jobs
 from s3notify_platform.orchestration.source_services import services_of
 from s3notify_platform.orchestration.source_summary import summary_spec
 from s3notify_platform.orchestration.upkeep import build_upkeep, queue_spec
@@ -67,7 +67,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         assets = services.assets
         slot_assets = build_slot_assets(assets)
         checks = build_checks(assets)
-        ingest_job, backfill_job = build_jobs(assets, slot_assets)
+        ingest_job = build_ingest_job(assets, slot_assets)
         settings = BatchSettings(**values_of(self, BatchSettings))
         sensors = [
             build_sensor(assets, ingest_job, settings),
@@ -78,7 +78,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         return dg.Definitions(
             assets=[slot_assets, *build_following(assets), summary_spec(assets), queue_spec(assets)],
             asset_checks=[checks],
-            jobs=[ingest_job, backfill_job],  # the upkeep's sensor adds the services' job
+            jobs=[ingest_job],  # the upkeep's sensor adds the services' job
             sensors=sensors,
             resources=assets.definitions,
         )

@@ -41,7 +41,7 @@ def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
         "requests, other tables (slot assets, latest, clustered), tags, signals, and records in DynamoDB. After the "
         "last batch: the map of all slots, failing slots, and the "
         "quarantine, which blocks nothing. To list quarantined keys and reasons: `s3notify quarantine "
-        f"list {assets.name} --objects`. To read them again: the job `{assets.name}_backfill` with `choose: "
+        f"list {assets.name} --objects`. To read them again: the job `{assets.name}_ingest` with `choose: "
         f"quarantine`, or `s3notify quarantine retry --all --name {assets.name}`.",
         kinds={"table"},
         **assets.spec,

@@ -123,8 +123,8 @@ class Site:
         grid = "materializedPartitions"
         self.platform.until("all slots", lambda: len(self.platform.grid("orders")[grid]) == SLOT_COUNT, 600)
         self.rest()
-        self.platform.launch("orders_backfill", ["orders", ASSET.path[0]], {"choose": "all"})
-        ended = RunsFilter(job_name="orders_backfill", statuses=[DagsterRunStatus.SUCCESS])
+        run_id = self.platform.launch("orders_ingest", ["orders", ASSET.path[0]], {"choose": "all"})
+        ended = RunsFilter(run_ids=[run_id], statuses=[DagsterRunStatus.SUCCESS])
         self.platform.until("backfill", lambda: self.instance.get_runs(ended), 600)
         (run,) = self.instance.get_run_records(ended)
         said = "\n".join(event.user_message for event in self.instance.all_logs(run.dagster_run.run_id))

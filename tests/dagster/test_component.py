@@ -116,7 +116,7 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         """)
     ).definitions()
     jobs = [job for job in found.resolve_all_job_defs() if not job.name.startswith("__")]
-    assert {job.name.removeprefix("orders_") for job in jobs} == {"ingest", "backfill", "services"}
+    assert {job.name.removeprefix("orders_") for job in jobs} == {"ingest", "services"}
     for job in jobs:
         assert job.tags["team"] == "sales"
         assert json.loads(job.tags["dagster-k8s/config"]) == pod
@@ -245,7 +245,7 @@ def test_sources_of_a_folder_are_loaded_side_by_side(folder: Path) -> None:
     }
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs()} == {
-        *("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill", "__ASSET_JOB"),
+        *("orders_ingest", "clicks_ingest", "__ASSET_JOB"),
         *(f"__anonymous_asset_job_{name}_upkeep" for name in ("orders", "clicks")),
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {
@@ -310,7 +310,7 @@ def test_sources_side_by_side_do_not_affect_each_other(site_of: Callable[..., Si
 def test_jobs_run_their_step_in_the_process_of_the_run(folder: Path) -> None:
     """If the step had a second process, that process would start Python and Spark's client again."""
     repository = definitions.load(folder).get_repository_def()
-    for name in ("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill"):
+    for name in ("orders_ingest", "clicks_ingest"):
         assert repository.get_job(name).executor_def.name == "in_process"
 
 

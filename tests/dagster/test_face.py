@@ -27,7 +27,7 @@ CHECKS = (COMPLETE, SETTLED, QUARANTINE, SCHEMA)
 
 LATEST = {"key": "id", "order_by": "amount"}
 ASSETS = {"orders", "orders_summary", "orders_queue"}
-JOBS = {"orders_ingest", "orders_backfill"}
+JOBS = {"orders_ingest"}
 SENSORS = {"orders_sensor", "orders_upkeep"}
 SERVICES = {"sqs": {"queue_url": "https://queue.example/orders"}, "deliver": {}, "http": {}}
 TABLES: dict[str, Any] = {"latest": LATEST, "cluster_by": "id"}
@@ -46,7 +46,7 @@ TABLES: dict[str, Any] = {"latest": LATEST, "cluster_by": "id"}
     ],
     ids=["plain", "tags", "sqs", "services", "tables", "services_and_tables", "slot_assets"],
 )
-def test_a_source_is_three_assets_two_jobs_and_two_automations(
+def test_a_source_is_three_assets_one_job_and_two_automations(
     options: dict[str, Any], tables: set[str], jobs: set[str], sensors: set[str]
 ) -> None:
     """Each derived table of the user adds one asset, services together add one job, and slot assets together add one
@@ -63,11 +63,11 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(
     dg.Definitions.validate_loadable(defs)
 
 
-def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
+def test_the_launchpad_of_the_job_has_one_field(site: Site) -> None:
     """The editor in the UI first shows the fields that have a default value. So only the field `choose` may have a
     default value.
     """
-    snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
+    snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_ingest"))
     schema = snap.config_schema_snapshot
     root = schema.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))
     shown = default_values_yaml_from_type_snap(schema, root)

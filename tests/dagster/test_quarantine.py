@@ -24,7 +24,7 @@ def site(spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: 
 
 def retry(site: Site) -> dg.ExecuteInProcessResult:
     """Runs the backfill of quarantined objects."""
-    return site.defs.resolve_job_def("orders_backfill").execute_in_process(
+    return site.defs.resolve_job_def("orders_ingest").execute_in_process(
         instance=site.instance,
         raise_on_error=False,
         run_config={"ops": {"orders_slots": {"config": {"choose": "quarantine"}}}},

@@ -38,14 +38,14 @@ def recomputed(site: Site) -> set[int]:
 
 def chosen(site: Site, choose: str) -> dg.ExecuteInProcessResult:
     config = {"ops": {"orders_slots": {"config": {"choose": choose}}}}
-    return site.defs.resolve_job_def("orders_backfill").execute_in_process(
+    return site.defs.resolve_job_def("orders_ingest").execute_in_process(
         run_config=config, instance=site.instance, raise_on_error=False
     )
 
 
 def test_slots_chosen_by_a_person_are_read_again(site_of: Callable[..., Site]) -> None:
-    """The backfill job, and runs that the UI starts for partitions, must read only the chosen slots. The run must
-    report the number of objects that are read again.
+    """Runs of the source's job, and runs that the UI starts for partitions, must read only the chosen slots. The run
+    must report the number of objects that are read again.
     """
     site = changed(site_of)
     assert recomputed(site) == set()

@@ -1,5 +1,5 @@
-"""One run of the job `{source}_backfill` reads exactly the slots that a person has chosen. A person writes the choice
-of slots as a text.
+"""One run of the job `{source}_ingest` reads exactly the slots that a person has chosen. A person writes the choice of
+slots as a text.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TRANSFORMS = "tests.support.transforms"
 
 def backfill(site: Site, choose: str) -> dg.ExecuteInProcessResult:
     config = {"ops": {"orders_slots": {"config": {"choose": choose}}}}
-    return site.defs.resolve_job_def("orders_backfill").execute_in_process(
+    return site.defs.resolve_job_def("orders_ingest").execute_in_process(
         run_config=config, instance=site.instance, raise_on_error=False
     )
 

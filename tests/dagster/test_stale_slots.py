@@ -81,7 +81,7 @@ CODE = ("CODE: has a new code version",)
 
 def chosen(site: Site, choose: str, *only: str) -> dg.ExecuteInProcessResult:
     config = {"ops": {"orders_slots": {"config": {"choose": choose, "only": list(only)}}}}
-    return site.defs.resolve_job_def("orders_backfill").execute_in_process(
+    return site.defs.resolve_job_def("orders_ingest").execute_in_process(
         run_config=config, instance=site.instance, raise_on_error=False
     )
 

@@ -70,8 +70,8 @@ class Platform:
         found = self.graphql(query, path=[asset])["assetNodeOrError"]["assetPartitionStatuses"]
         return {status: set(keys) for status, keys in found.items()}
 
-    def launch(self, job: str, assets: list[str], config: dict[str, Any]) -> None:
-        """Starts a run for some of a job's assets, as a person does in the launchpad."""
+    def launch(self, job: str, assets: list[str], config: dict[str, Any]) -> str:
+        """Starts a run for some of a job's assets, as a person does in the launchpad. Returns the run's id."""
         query = """
         mutation Launch($params: ExecutionParams!) {
           launchRun(executionParams: $params) {
@@ -92,6 +92,7 @@ class Platform:
         }
         answer = self.graphql(query, params=params)["launchRun"]
         assert answer["__typename"] == "LaunchRunSuccess", answer
+        return str(answer["run"]["runId"])
 
     def reload(self) -> None:
         """Reloads the definitions, as the button of the UI does."""

@@ -376,7 +376,7 @@ def test_stale_slots_are_counted_by_table(
     assert json.loads(run("--json").stdout)[0]["stale"] == now
     shown = " ".join(run(columns=200).stdout.split())
     assert "1 slot of orders is stale, made by other code: s3notify backfill orders --stale" in shown
-    assert "2 slots of paid are stale, made by other code: job orders_backfill, choose: stale" in shown
+    assert "2 slots of paid are stale, made by other code: job orders_ingest, choose: stale" in shown
     behind = {"paid": 0, "daily": 1}
     assert json.loads(run("--json").stdout)[0]["behind"] == behind
     assert "1 slot of daily lacks the newest rows: the sensor orders_slot_automation requests" in shown
