@@ -129,7 +129,7 @@ class SensorView:
     seen: bytes
     """The digest of the slot's last signal that the sensor has seen (`protocols.keyspace.digest_of`)."""
     enumerated: str
-    """The epoch of the topic in which all slots were compared."""
+    """The topic had this epoch when all slots were compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None
     trace: str = ""

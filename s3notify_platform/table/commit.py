@@ -9,8 +9,8 @@ Steps
     4. If another writer has created version v + 1, wait a little, read the versions that are new, and begin again with
        the newest snapshot. Begin again, too, if the change needs a file that `erase` has removed. A command that
        rewrites the table may lose to other writers again and again. Such a command then holds the table (`Known.held`).
-       Other writers wait until the command releases the table. Each writer checks whether a command holds the table
-       before its first attempt, its third attempt, and each later attempt.
+       Other writers wait until the command releases the table. Before the first attempt, the third attempt and each
+       later attempt, a writer checks whether a command holds the table.
     5. Record the version in `known`. Write a checkpoint if the last checkpoint is far behind.
 
 Invariants
@@ -24,8 +24,8 @@ Invariants
       plan shows whether the change was committed.
     - If the `n` in `known` differs from a writer's `n`, another writer has replaced its version. A version can be
       replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
-      `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
-      `n` for one of the versions on which it builds.
+      `n`. From this copy, `put_back` can restore a replaced version. A version does not count if it builds on a version
+      for which `known` has another `n`.
 
 A commit without a competing writer costs 1 PUT for each file of the change, for the manifest, for the version, and for
 `known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit costs 1 PUT
@@ -288,8 +288,8 @@ class Committer:
             self._take_back(base, version, etag)
         if known is None or not same or not self._counts(known, version, number):
             raise FencedError(
-                f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
-                "or the table was forgotten: plan again"
+                f"{self._table}: version {version}, or an earlier version, was replaced by a writer whose lease had "
+                "ended, or the table was forgotten: plan again"
             )
         lineage = (*base.lineage, (version, number))[-LINEAGE_MAX:]
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
@@ -337,7 +337,7 @@ class Committer:
         # A refusal proves nothing: the network may have repeated a request that was applied.
         found = self.reader.store.get(key)
         if not isinstance(found, StoredObject):
-            raise UnknownOutcomeError(f"{key}: may still be created; the next run finds out")
+            raise UnknownOutcomeError(f"{key}: this object may still be created; the next run finds out")
         return found.meta.etag if LogVersion.loads(found.body, where=key).number == number else None
 
     def _is_young(self, base: Snapshot) -> bool:
@@ -346,7 +346,7 @@ class Committer:
     def _check_young(self, base: Snapshot) -> None:
         if not self._is_young(base):
             raise FencedError(
-                f"{self._table} was looked at more than {self.max_run_seconds / 2:.0f} s ago: plan again"
+                f"{self._table} was read more than {self.max_run_seconds / 2:.0f} s ago: plan again"
             )
 
     def _check_not_late(self, current: Snapshot) -> None:

@@ -30,8 +30,8 @@ class SlotFacts:
     """The counts of one slot.
 
     `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: objects with a
-    state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that are in quarantine as a
-    whole. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag
+    state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that could not be read
+    completely. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag
     that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
     of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
     objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must be read
@@ -105,9 +105,9 @@ class Manifest:
     """The table's state as of `version`, except its packs. `rejects`: packs of rejects, which are not in the log.
 
     `changes`: the changes of this version, in order. `changes` is empty if the changes are in `changes_file`.
-    `follows`: the source of a derived table, or None. The table of a slot asset has None (see `SlotFacts.source`).
-    `erased`: for each slot from which an object was erased, the version of the last erasure. A rollback and a
-    replacement of the slot keep this version.
+    `follows`: the source of a derived table, or None. For the table of a slot asset, `follows` is None (see
+    `SlotFacts.source`). `erased`: for each slot from which an object was erased, the version of the last erasure. A
+    rollback, or a replacement of the slot, does not change this version.
     """
 
     table: str

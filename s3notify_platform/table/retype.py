@@ -127,7 +127,7 @@ class Doubts:
         self._take(self.lost, _objects(rows, lost))
 
     def join(self, other: "Doubts") -> None:
-        """Adds the doubts of another pack."""
+        """Adds the result for another pack."""
         self.rows += other.rows
         self._take(self.keys, other.keys)
         self._take(self.lost, other.lost)
@@ -279,7 +279,7 @@ class Retype:
         if lost := sorted(state.key for state in states if state.expired and state.rows):
             columns = ", ".join(map(str, self.found.columns))
             raise UsageError(
-                f"{columns}: {len(lost)} objects have left the bucket; their rows stay, and would lose values: "
+                f"{columns}: {len(lost)} objects have left the bucket, so their rows stay, and would lose values: "
                 f"{', '.join(map(repr, lost[:LOST_SHOWN]))}: choose a type that can hold the values, like string"
             )
 

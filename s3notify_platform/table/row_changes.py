@@ -273,7 +273,7 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Makes `left` begin with the files of the version that was added last, instead of the first version."""
+        """Empties `left`. Later, `left` gets only packs that were live as of the version that was added last."""
         self.left.clear()
         self._added.clear()
 

@@ -122,8 +122,8 @@ class ColumnChange:
 class SchemaChange:
     """A schema after a change of types. `columns`: columns of the table whose type changes.
 
-    `parsed`: columns whose parsing type changes. `names`: for each requested column, its name in the objects. If a
-    column is not in the objects, this is its name in the table.
+    `parsed`: columns whose parsing type changes. `names`: for each requested column, its name in the objects, or its
+    name in the table if the objects do not have the column.
     """
 
     schema: TableSchema

@@ -144,8 +144,8 @@ def column_ddl(name: str, kind: Any) -> str:
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
     """Returns the values in another type, and a mask: true for each value whose object must be read again.
 
-    Until the new read, such a value is null, unless it is a text that is clearly a value of the new type. `change`: the
-    result of `how` for the old and the new type.
+    Until the new read, such a value is null. But a text that is clearly a value of the new type is converted
+    immediately. `change`: the result of `how` for the old and the new type.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:

@@ -23,7 +23,8 @@ from s3notify_platform.table.snapshot import Snapshot
 PLACE: Final = ("_key", "_offset")
 
 COPIES: Final = 4
-"""The number of times that a step has its rows in memory: as read, sorted, combined, and in the making of files."""
+"""The number of copies of a step's rows in memory: the rows as read, sorted and combined, and the files in the making.
+"""
 
 
 class ClusterJobs(Protocol):

@@ -28,9 +28,9 @@ from s3notify_platform.table.delta.actions import Add, Json, MetaData, Protocol,
 class Checkpoint:
     """The state of a log as of one version.
 
-    `txns`: the newest version of each application (`appId`). `removes`: the actions that removed files. Engines
-    need these actions only for their vacuum. `strange`: the names of actions that this platform does not read.
-    `foreign`: True if another engine wrote the checkpoint.
+    `txns`: the newest version of each application (`appId`). `removes`: the actions that removed files. Engines need
+    `removes` only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True
+    if another engine wrote the checkpoint.
     """
 
     protocol: Protocol

@@ -304,8 +304,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # This stream has ended. Its last rows still wait, since other streams may have more rows with the same sort
-            # key. So the last rows of this stream are added to the waiting rows of another stream.
+            # This stream has ended. The last rows of this stream still wait, since other streams may have more rows
+            # with the same sort key. So these rows are added to the waiting rows of another stream.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

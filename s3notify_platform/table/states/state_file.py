@@ -126,8 +126,9 @@ def state_files(
 ) -> Iterator[tuple[StateFile, bytes]]:
     """Makes files of sorted states, and yields each file with its body.
 
-    A file ends after about `file_bytes`, or near one of the `cuts`. A file ends where a slot ends, unless it would then
-    exceed about 1.5 times `file_bytes`. `hull`: a range of places in which the other files of the level have no states.
+    A file ends after about `file_bytes`, or near one of the `cuts`. The end of a file is the end of a slot, except if
+    the file would otherwise exceed about 1.5 times `file_bytes`. `hull`: a range of places in which the other files of
+    the level have no states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):

@@ -67,7 +67,7 @@ class MergePlan:
 
 
 def next_states(reader: StateReader, states: StateSet, changes: Changes, *, name: Name) -> Next:
-    """Returns the states of the next version: `changes`, and the merge that is due. The caller must write
+    """Returns the states of the next version, which include `changes` and the merge that is due. The caller must write
     `Next.bodies`. Cost: 1 GET for each merged file.
 
     `CorruptError`: a file is missing, or was changed after the write.

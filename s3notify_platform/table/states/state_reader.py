@@ -131,7 +131,7 @@ class StateReader:
             for place in some:
                 if (number := tail.page_of(place, hashes[place])) is not None:
                     pages[place].append((tail, number))
-        # If the filters of several pages accept a key, the newest of these pages nearly always has it.
+        # If the filters of several pages accept a key, the newest of these pages nearly always has the key.
         for depth in range(max(map(len, pages.values()), default=0)):
             wanted: dict[str, tuple[Tail, dict[int, list[Place]]]] = {}
             for place, candidates in pages.items():

@@ -136,9 +136,7 @@ def test_an_object_that_is_to_be_read_again_is_explained(place, asked):
     if asked == "slot":
         assert backfill(place.source.table(store=place.store), [SLOT], None).objects == 1
     answer = place.ask()
-    text = (
-        "committed in version 1, 0 s ago: 3 records; a new read is requested: the slot's next batch reads it"
-    )
+    text = "committed in version 1, 0 s ago: 3 records; a new read is requested: the slot's next batch reads the object"
     assert said(answer) == ("reading", text)
     assert not answer.verdict.settled
     place.commit(place.state())
