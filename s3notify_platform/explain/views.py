@@ -135,7 +135,7 @@ class SensorView:
     trace: str = ""
     """The traceback of the slot's failure, if the error was unforeseen."""
     on: bool = True
-    """True if the sensor is switched on; `s3notify pause` switches it off."""
+    """True if the sensor is switched on. `s3notify pause` switches the sensor off."""
     ticked_ms: int = 0
     """The time of the sensor's last tick, in Unix milliseconds, or 0 if unknown."""
     reported: tuple[tuple[int, int], ...] = ()

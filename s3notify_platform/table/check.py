@@ -212,8 +212,8 @@ def _objects(
 def _count(
     rows: pa.Table, pack: Add, found: _Objects, seen: dict[tuple[str, int], str]
 ) -> Iterator[tuple[int, str, int, bool]]:
-    """Counts rows of a pack. Yields slot, key and offset of each repeated record, and True if the first row is in
-    another pack.
+    """Counts rows of a pack. Yields the slot, key and offset of each repeated record, and True if the first row of the
+    record is in another pack.
     """
     for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
         if (first := seen.get((key, offset))) is None:

@@ -9,7 +9,7 @@ In this case, the rows of the slot are made again.
 | after the round was planned, another writer … | then the round … |
 |---|---|
 | changed other slots | is committed on top of that version; the rows of other slots stay |
-| made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |
+| made a slot of the round from the same source version, or a later version | leaves out this slot (up to date) |
 | made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
 | changed a slot of the round, and the round's source version is unknown | leaves out this slot, as a conflict |
 | erased an object in a slot of the round, and did not make the slot later | leaves out this slot, as a conflict |
@@ -135,7 +135,7 @@ class Replacement:
 
     def _is_done(self, slot: Slot, base: Snapshot) -> bool:
         mine, facts = self.slots[slot].source, base.manifest.slot(slot)
-        # An erasure changes the slot, but does not make it.
+        # An erasure changes the slot, but does not make new rows for it.
         since = max(self._since, base.manifest.erased.get(slot, 0))
         return mine is not None and facts.generation > since and facts.source >= mine
 

@@ -93,10 +93,10 @@ class Step:
     def within(
         self, batches: Iterable[pa.RecordBatch], *, copies: int = 1, per_row: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the batches, until they are too much for a step: then raises `TooMuchError`.
+        """Yields the batches. Raises `TooMuchError` as soon as the batches are too much for a step.
 
-        `copies`: the number of times that the step will have these rows in memory. `per_row`: the number of bytes that
-        each row takes besides its Arrow values.
+        `copies`: the number of copies of these rows that the step will have in memory. `per_row`: the number of bytes
+        that each row takes besides its Arrow values.
         """
         size = 0
         for rows in batches:

@@ -2,9 +2,9 @@
 lost.
 
 `known` is one record for each table. The record is the object `_s3notify-known/{source}` in the platform's bucket or
-another bucket, or an item of the records table. The record has the table's id, its identity, and the newest version
-with the number `n` of its manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and the checkpoints of
-streams have the same id.
+another bucket, or an item of the records table. The record has the id and the identity of the table, and the newest
+version, with the number `n` of this version's manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and
+the checkpoints of streams have the same id.
 
 Invariants
     - `known` is created first. Then version 0 of the log is created, with the same table id.
@@ -90,7 +90,7 @@ class Identity:
         return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
 
     def differences(self, other: "Identity") -> list[str]:
-        """Returns texts for people, one for each setting in which `other` differs."""
+        """Returns a text for people for each setting in which `other` differs."""
         mine, others = asdict(self), asdict(other)
         return [
             f"{name} is {others[name]!r}, but {mine[name]!r} in the table"
@@ -145,7 +145,7 @@ class Known:
     def confirms(self, generation: int, now_ms: int) -> bool:
         """Returns true if a slot that last changed in version `generation` may lose any number of objects.
 
-        A confirmation holds for `CONFIRMED_SECONDS`, for slots that have not changed since.
+        A confirmation is valid for `CONFIRMED_SECONDS`, for slots that have not changed since the confirmation.
         """
         return generation <= self.confirmed and now_ms - self.confirmed_ms <= CONFIRMED_SECONDS * 1000
 
@@ -162,7 +162,7 @@ class Known:
         return self.held if abs(now_ms - self.held_ms) < HOLD_SECONDS * 1000 else ""
 
     def topic_user(self, slots: int) -> TopicUser:
-        """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
+        """Returns the table as a user of its source's topic. `slots`: the number of slots of the table's source."""
         return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":

@@ -2,7 +2,7 @@
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
 before its version, and never changed. A manifest to which no version refers is garbage. A manifest has counts, but not
-the keys of all objects. So its size hardly depends on the table's size, and is at most `MANIFEST_BYTES`.
+the keys of all objects. So the size of a manifest hardly depends on the table's size, and is at most `MANIFEST_BYTES`.
 
 A manifest is stored as JSON, with the counts as columns. Item i of each column belongs to slot i.
 """
@@ -31,13 +31,13 @@ class SlotFacts:
 
     `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: objects with a
     state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that could not be read
-    completely. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag
-    that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
-    of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
-    objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must be read
-    again. `backfill` is 0 if no backfill is requested. `transformed`: 1 if the slot may have rows of a transform, 0
-    otherwise. `source`: for a slot of a slot asset, the version of the source's table from which the slot's rows were
-    made.
+    completely. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag,
+    as seen by the last batch. `code_version`: the version of the code that made the newest rows. `other_code`: the
+    number of objects whose rows were made by other code. The rows of these objects have labels below `code_since`.
+    Failing objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must
+    be read again. `backfill` is 0 if no backfill is requested. `transformed`: 1 if the slot may have rows of a
+    transform, 0 otherwise. `source`: for a slot of a slot asset, the version of the source's table from which the
+    slot's rows were made.
     """
 
     generation: int = 0

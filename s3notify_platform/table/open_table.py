@@ -55,7 +55,7 @@ class OpenTable:
         return self.known.table
 
     def topic_user(self, slots: int) -> TopicUser:
-        """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
+        """Returns the table as a user of its source's topic. `slots`: the number of slots of the table's source."""
         return self.known.topic_user(slots)
 
 
@@ -149,8 +149,8 @@ def _refuse(name: TableName, known: Known | None, identity: Identity | None, exp
         now = f"the present table is {known.table}" if known is not None else "no table is left"
         raise CorruptError(
             f"the cursor belongs to the table of source {name.source!r} with the id {expected}, and {now}: "
-            "restore the table and its record, or begin with the present table: reset the sensor's cursor, or "
-            "use `s3notify ingest --sweep`"
+            "restore the table and its record, or begin with the present table (reset the sensor's cursor, or "
+            "use `s3notify ingest --sweep`)"
         )
 
 

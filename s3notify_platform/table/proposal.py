@@ -108,8 +108,8 @@ def next_version(
     removes: list[Remove] = []
     for each in proposals:
         # If a merged file loses rows in a later proposal, the version removes the files that were merged, and adds only
-        # the file without the lost rows. The merge is then marked as a change of data, too. Otherwise readers would see
-        # the added rows twice.
+        # the file without the lost rows. In this case, the merge is marked as a change of data, too. Otherwise readers
+        # would see the added rows twice.
         changes = not live.issuperset(add.id for add in each.adds)
         adds += [
             replace(add, data_change=add.data_change or changes) for add in each.adds if add.id in live - held

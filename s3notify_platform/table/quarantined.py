@@ -12,9 +12,9 @@ quarantine with the new reason.
 
 Limits: at most `PENDING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
 states of pending objects in memory. Further objects need another call of `retry`. One version requests the new read of
-several slots, which have at most `REQUEST_MAX` failing objects and rejects in total. A slot with more failing objects
-and rejects gets a version of its own. If an object is being read in parts and has not failed, the object is already
-pending. The rejects of such an object can be retried after the object was read to its end.
+several slots, which have at most `REQUEST_MAX` failing objects and rejects in total. A slot that exceeds this number
+gets a separate version. If an object is being read in parts and has not failed, the object is already pending. The
+rejects of such an object can be retried after the object was read to its end.
 
 The examination of slots makes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the
 rejects. Slots share packs of rejects, so one request often serves several slots.

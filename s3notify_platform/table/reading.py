@@ -67,7 +67,7 @@ BATCH_ROWS: Final = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackPart:
-    """The row groups of a live pack that begin in the range of bytes `span`.
+    """A part of a live pack: the row groups that begin in the range of bytes `span`.
 
     `rows`, `slots`, `vector`: as in `Add`, for the whole pack.
     """

@@ -96,7 +96,7 @@ def check_types(
     first = made(every[0].column)
     options = [*([OF_TRANSFORM] if first else []), *([f"--asset {asset}"] if asset else [])]
     command = set_command(name, [each for each in columns.values() if made(each) == first], *options)
-    other = f"take it out of {setting}" if setting else "give the column another name"
+    other = f"remove the column from {setting}" if setting else "give the column another name"
     raise UsageError(
         f"{setting + ': ' if setting else ''}{every[0]}: {command} changes the table's type; otherwise {other}"
     )

@@ -392,7 +392,7 @@ class LogReader:
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
-        """Returns the reason why the log does not agree with the record `known`, or "" if both agree."""
+        """Returns the reason why the log contradicts the record `known`, or "" if there is no contradiction."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:

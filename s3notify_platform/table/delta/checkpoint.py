@@ -175,7 +175,8 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 def decode(body: bytes, *, where: str) -> Checkpoint:
     """Decodes a checkpoint of this platform or of another engine. Raises `CorruptError`, with `where` in its message.
 
-    A checkpoint of the kind V2 may name other objects, which list the live files. `strange` then contains `sidecar`.
+    A checkpoint of the kind V2 may name other objects, which list the live files. For such a checkpoint, `strange`
+    contains `sidecar`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(body))

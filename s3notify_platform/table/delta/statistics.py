@@ -1,6 +1,6 @@
 """Makes the statistics of a pack from its Parquet footer. By these statistics, a query can skip the pack. Pure.
 
-Guarantee: a bound holds for every row, in the order in which engines compare values. A column for which no bound is
+Guarantee: no row is outside the bounds, in the order in which engines compare values. A column for which no bound is
 safe has no bound. So a query finds the same rows with statistics as without them.
 
 - Bounds of strings are cut after `STRING_CHARS` characters. The last character of a cut upper bound is replaced by the

@@ -165,7 +165,7 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of a table of newest rows, as a `Change`. Either the whole round is committed, or nothing of it.
+    """A round of a table of newest rows, as a `Change`. A round is committed as a whole, or not at all.
 
     `follows`: the version of the source to which the round advances the table.
 

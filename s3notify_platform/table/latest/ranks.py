@@ -18,7 +18,7 @@ parts:
 | a text | its characters, and an end mark that sorts before all characters |
 
 So null is older than all values. Two rows have the same rank only if a transform made both from one record, with the
-same values in `order_by`. Then either row may count as the newer one.
+same values in `order_by`. In this case, either row may count as the newer row.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """One pack: a Parquet file of rows of many slots, sorted by (`_slot`, `_key`, `_offset`).
 
-If slots are small, a row group ends where a slot ends. Row groups have statistics of `_slot`. So to read the rows of a
-slot, the file's footer and a few ranges are enough. `_slot` and `_key` are the first columns, so both are in one range
+If slots are small, a row group ends where a slot ends. Row groups have statistics of `_slot`. So a read of a slot's
+rows needs only the file's footer and a few ranges. `_slot` and `_key` are the first columns, so both are in one range
 of each row group.
 """
 
