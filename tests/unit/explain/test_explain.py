@@ -108,7 +108,7 @@ def test_a_quarantined_object_is_explained(place):
     text = said(place.ask())[1]
     assert text == (
         "quarantined because it could not be read: timed out; 3 records of it are committed; a new read "
-        "is requested: the slot's next batch reads it"
+        "is requested: the slot's next batch reads the object"
     )
 
 
