@@ -12,12 +12,12 @@ The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table
 - writing: space is reserved in the queue. A writer is at work, or a reconciler will resolve the reservation of a killed
   writer.
 - in_batch: an open batch will read the change.
-- failing: the slot's last batch failed. The slot is requested again later. A parked slot is also requested when it
-  changes.
+- failing: the slot's last batch failed. The slot is requested again later. A parked slot is also requested when the
+  slot changes.
 - waiting: an entry in the queue names the key.
 - dead: an entry that names the key became a dead letter of the source's topic.
 - rescan: a listing that is due will find the change.
-- signalled: an unqueued writer signalled the slot. The next batch lists the slot.
+- signalled: a writer that does not queue signalled the slot. The next batch lists the slot.
 - unseen: neither an entry nor a signal announced the change. An announcement may still be on its way. Otherwise only a
   sweep finds the change.
 - unknown: no object, no rows and no entry have this key.
@@ -108,7 +108,7 @@ class Answer:
     newest: int
     """The version of the table that last changed the slot, or 0 if no version has changed the slot."""
     newest_signal: str
-    """The first digits of the signal's ETag, as the batch that committed `newest` saw it."""
+    """The first digits of the signal's ETag, as seen by the batch that committed `newest`."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """The reason why the source does not read the object (`Choice`), or "" if the source reads it."""
@@ -203,7 +203,7 @@ class Answer:
 
     @property
     def reported_ms(self) -> int | None:
-        """The time when Dagster received the committed version, or a later one; None without Dagster's event log."""
+        """The time when Dagster received the committed version or a later version. None without Dagster's event log."""
         if self.committed is None or self.sensor is None:
             return None
         held = self.committed
@@ -240,7 +240,7 @@ def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"{_version(held)}, {found.ago(held.committed_ms)} ago"
-    again = "; a new read is requested: the slot's next batch reads it" if held.pending else ""
+    again = "; a new read is requested: the slot's next batch reads the object" if held.pending else ""
     if held.reason:
         read = f"; {held.rows} records of it are committed" if held.rows else ""
         text = f"quarantined because it could not be read: {cut(held.reason)}{read}{again}"
@@ -262,7 +262,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """Returns why a change is not committed yet: among several reasons, the one that is closest to the commit."""
+    """Returns the reason why a change is not committed yet (of several reasons, the closest to the commit)."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
@@ -278,13 +278,13 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
         return Verdict("failing", text)
     since = found.ago(min((notice.since_ms for notice in ready or entries if notice.since_ms), default=0))
     if ready:
-        silent = ", and its slot was not signalled yet; its writer or a reconciler has to signal it"
+        silent = ", but the slot was not signalled yet; the writer or a reconciler has to signal the slot"
         text = f"waiting in the queue for {since}"
         return Verdict("waiting", text + (silent if found.signal_taken or found.signal is None else ""))
     if entries:
         text = (
-            f"being written: reserved in the queue for {since}; if its writer was killed, a reconciler has to "
-            "resolve it"
+            f"being written: space is reserved in the queue for {since}; if the writer was killed, a reconciler "
+            "has to resolve the reservation"
         )
         return Verdict("writing", text)
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
@@ -304,7 +304,7 @@ def _unannounced(found: Answer) -> Verdict:
     signal, now = found.signal, found.object
     among = " among those read" if any(topic.cut for topic in found.topics if topic.own) else ""
     no_entry = f"not announced: no entry{among}, and"
-    sweep = "unless an announcement is still on its way, only a sweep finds it"
+    sweep = "unless an announcement is still on its way, only a sweep finds the change"
     if signal is None:
         return Verdict("unseen", f"{no_entry} slot {found.slot} was never signalled; {sweep}")
     if now is not None and signal.modified_ms < now.modified_ms:
@@ -314,9 +314,9 @@ def _unannounced(found: Answer) -> Verdict:
         reads = f"batch {batch.id} reads only what entries name"
         return Verdict("signalled", f"signalled without an entry: {reads}; {lists}")
     if found.signal_taken if found.signal_taken is not None else found.has_taken(signal):
-        return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
+        return Verdict("unseen", f"{no_entry} the batch of the signal did not find the change; {sweep}")
     if signal.queued and found.next_batch == "follow":
-        text = f"{no_entry} the slot's signal is for another key, because the signal's writer queues; {sweep}"
+        text = f"{no_entry} the slot's signal is for another key, because the signal's writer also queues keys; {sweep}"
         return Verdict("unseen", text)
     return Verdict("signalled", f"signalled {found.ago(signal.modified_ms)} ago without an entry: {lists}")
 
@@ -363,27 +363,27 @@ def _facts(found: Answer) -> Iterator[str]:
         )
         yield f"topic {found.source!r}: not created yet; {made}"
     if found.topics_cut:
-        yield "topics: there are more than were read"
+        yield "topics: there are more topics than were read"
     for batch in found.batches:
         how = "lists" if batch.listing else "reads entries"
         runs = f"; runs: {', '.join(batch.runs)}" if batch.runs else ""
         yield f"batch {batch.id}: open for {found.ago(batch.opened_ms)}, {how}{runs}"
     if found.batches_cut:
-        yield "batches: there are more ack chains than were read; run this with access to the Dagster instance"
+        yield "batches: there are more ack chains than were read; run this command with access to the Dagster instance"
     if (failing := found.failing) is not None:
         who = "sensor" if isinstance(failing, Failing) else "ingest"
         plan = "parked" if isinstance(failing, Failing) and failing.parked else "to be retried"
         yield f"{who}: the slot failed {failing.attempts} times, {plan}: {cut(failing.reason)}"
         yield from cut_lines(found.trace)
     if found.rescans:
-        yield "rescan: the slot waits for one"
+        yield "rescan: the slot waits for a rescan"
     yield f"sensor: {_sensor_fact(found)}"
     yield from _table_facts(found)
 
 
 def _sensor_fact(found: Answer) -> str:
     if (sensor := found.sensor) is None:
-        return "nothing is known of it here; set the DAGSTER_HOME of its Dagster. `s3notify ingest` needs no sensor"
+        return "unknown; set the DAGSTER_HOME of the sensor's Dagster. `s3notify ingest` needs no sensor"
     last = f"last tick {found.ago(sensor.ticked_ms)} ago" if sensor.ticked_ms else "no tick yet"
     return f"{'on' if sensor.on else f'off, until `s3notify resume {found.source}`'}, {last}"
 
@@ -435,7 +435,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
-        yield f"quarantine: could not be read: {cut(held.reason)}; s3notify quarantine retry KEY --name {found.source}"
+        yield f"quarantine: unreadable object: {cut(held.reason)}; s3notify quarantine retry KEY --name {found.source}"
         yield from cut_lines(held.trace)
     for file in held.files:
         yield f"data file: {file}"

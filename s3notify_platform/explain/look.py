@@ -100,9 +100,9 @@ def explain(
     requests.
 
     `sensor`: the sensor's view of this key's slot. Without this view, failing slots and runs are unknown. `objects`,
-    `platform`: stores that replace the source's own stores. The facts are read in the order from the object to the
-    table, so that no change is missed. The call returns an answer even if the store refuses the key. Raises
-    `UsageError` for a key that does not belong to the source, or is not UTF-8.
+    `platform`: stores that replace the source's own stores. The object is read first, and the table last, so that no
+    change is missed. The call returns an answer even if the store refuses the key. Raises `UsageError` for a key that
+    does not belong to the source, or is not UTF-8.
     """
     if not key.startswith(source.input.prefix):
         raise UsageError(
@@ -299,7 +299,7 @@ def _committed(
     form = format_for(state.key, source.input) if state.without_records else None
     emptiness = form.emptiness if form else ""
     if form and without_suffix(state.key) != state.key:
-        emptiness += ", or a stream of nothing"
+        emptiness += ", or an empty file that is compressed"
     labels = state.since, state.until
     packs = snapshot.packs.values() if state.rows else ()
     return CommittedVersion(

@@ -1,7 +1,7 @@
 """Compares the bytes that batches write again with the bytes that they change. Pure.
 
 If rows of an object are withdrawn, their packs are written again without these rows. If overwritten objects are spread
-over the table, one batch may write most of the table again. `overwrites: vectors` avoids this.
+over the table, one batch may write most of the table again. `overwrites: vectors` avoids these rewrites.
 
 The facts are in the versions of the log. A file with a batch's own rows has the label of the batch. This label is a
 higher number than the labels of the removed files. All other files that a batch adds were written again, except merged
@@ -36,7 +36,7 @@ class Rewrites:
 
 
 def rewrites_of(version: LogVersion) -> Rewrites:
-    """Returns the bytes of one version; 0 if no batch has made the version."""
+    """Returns the bytes of one version, or 0 if no batch has made the version."""
     if version.foreign or version.operation != ROUND:
         return Rewrites()
     hidden = {add.path for add in version.adds} & {gone.path for gone in version.removes}

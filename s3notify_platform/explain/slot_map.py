@@ -45,7 +45,7 @@ BY_ROWS: Final = {
     "▆": "up to 10,000 rows",
     "█": "more rows",
 }
-"""The characters for slots by the number of their rows, with their meanings."""
+"""The characters for slots, by the number of rows in a slot, each with its meaning."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
 """The characters for slots in flight and for failing slots. These characters do not depend on the number of rows."""
 

@@ -49,7 +49,7 @@ from s3notify_platform.table.versions import note_of
 VERSIONS_READ: Final = 100
 
 VERSIONS_WEIGHED: Final = REQUESTS_IN_FLIGHT
-"""Number of the newest versions whose rewritten bytes are counted. All of them are read at the same time."""
+"""Number of the newest versions whose rewritten bytes are counted. All these versions are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,8 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFailure:
-    """A slot that its last batch did not commit. `reason`: the reason of the failure. `retry_seconds`: the seconds
-    until the slot is requested again.
+    """A failing slot: the slot's last batch did not commit the slot. `reason`: the reason of the failure.
+    `retry_seconds`: the seconds until the slot is requested again.
     """
 
     slot: int
@@ -83,8 +83,8 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `slot`: the first slot that it changed. `latency_seconds`: the time from this slot's signal to
-    the commit, or None if there is a newer signal.
+    """The newest commit. `slot`: the first slot that the commit changed. `latency_seconds`: the time from the signal of
+    `slot` to the commit, or None if there is a newer signal.
     """
 
     slot: int
@@ -109,10 +109,11 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteStatus:
-    """How much the newest versions of the table wrote again to withdraw rows.
+    """The bytes that the newest versions of the table wrote again, in order to withdraw rows.
 
-    `versions`: the number of these versions. `bytes`: the bytes that they wrote again. `changed_bytes`: the bytes of
-    the rows that they changed. `warning`: a warning that batches write much more than they change, with advice, or "".
+    `versions`: the number of these versions. `bytes`: the bytes that these versions wrote again. `changed_bytes`: the
+    bytes of the rows that these versions changed. `warning`: a warning that batches write much more than they change,
+    with advice, or "".
     """
 
     versions: int
@@ -148,9 +149,9 @@ class SourceStatus:
     `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
     `following`: derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's
     batches are known only with a Dagster instance. Without an instance, `failures` has only the failures in `s3notify
-    ingest`; without such failures, it is None (unknown). `sensor`: the epoch of the sensor that last opened a batch, or
-    "" if no sensor has opened a batch. `paused`: True if the source's sensor is switched off, or None (unknown) without
-    a Dagster instance that has the sensor.
+    ingest`, or is None (unknown) if there are no such failures. `sensor`: the epoch of the sensor that last opened a
+    batch, or "" if no sensor has opened a batch. `paused`: True if the source's sensor is switched off, or None
+    (unknown) without a Dagster instance that has the sensor.
     """
 
     name: str
@@ -184,8 +185,8 @@ class SourceStatus:
 
     @property
     def sensor_unknown(self) -> bool:
-        """True if a sensor opens the source's batches, but the sensor's state is unknown: which slots fail in these
-        batches, and whether the sensor is off.
+        """True if a sensor opens the source's batches, but it is unknown whether the sensor is off, and which slots
+        fail in these batches.
         """
         return bool(self.sensor) and self.paused is None
 
@@ -232,7 +233,7 @@ class SourceLook:
             return SourceStatus(name=self.source.name, place=self.place, error=str(error))
 
     def read(self) -> SourceStatus:
-        """Returns the source's status; errors are raised."""
+        """Returns the source's status, or raises the error of a store."""
         location, now_ms = self.source.location, self._clock.wall_ms()
         queue, records = location.queue(), location.records()
         topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
@@ -322,7 +323,7 @@ class SourceLook:
         """The number of these versions that changed rows or columns. A version that only merged files is not counted.
 
         Cost: 1 GET for each version that was not read before, if there are at most `VERSIONS_READ` versions. If there
-        are more, no request is made, and all versions are counted.
+        are more versions, no request is made, and all versions are counted.
         """
         if len(versions) > VERSIONS_READ:
             return len(versions)

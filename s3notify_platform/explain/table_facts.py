@@ -38,7 +38,7 @@ class TableFacts:
 
     @classmethod
     def of(cls, snapshot: Snapshot | None) -> Self:
-        """The numbers of a snapshot; zeros without one. Pure."""
+        """The numbers of a snapshot, or zeros if there is no snapshot. Pure."""
         if snapshot is None:
             return cls(version=-1, files=0, bytes=0, slots={})
         packs = [*snapshot.packs.values(), *snapshot.manifest.rejects]
@@ -59,8 +59,8 @@ class TableFacts:
         return sum(map(number, self.slots.values()))
 
     def outdated(self, source: Source, codes: Mapping[str, str]) -> dict[str, Outdated]:
-        """By table name, the number of slots that have to be made again: for the source's table, and for the tables of
-        its slot assets.
+        """The number of slots that have to be made again, by the name of the table: the source's table, or the table of
+        a slot asset.
 
         `codes`: the code versions of the source and of its slot assets. A table that cannot be read is left out,
         because an error of a slot asset is no error of the source. Each slot asset costs the requests of
@@ -94,8 +94,8 @@ class TableFacts:
     ) -> SlotMap:
         """The map of all slots. `created_ms`: the creation times of `generations`. Pure.
 
-        `failing`: the slots that their last batch did not commit. Numbers that are no slots are left out. A slot with
-        objects in quarantine is not failing, because the other objects of the slot are committed.
+        `failing`: the slots whose last batch did not commit them. Numbers that are not slots of the source are left
+        out. A slot with objects in quarantine is not failing, because the other objects of the slot are committed.
         """
         return SlotMap(
             slots=slots,

@@ -129,13 +129,13 @@ class SensorView:
     seen: bytes
     """The digest of the slot's last signal that the sensor has seen (`protocols.keyspace.digest_of`)."""
     enumerated: str
-    """The epoch of the topic in which all slots were compared."""
+    """The topic had this epoch when all slots were compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None
     trace: str = ""
     """The traceback of the slot's failure, if the error was unforeseen."""
     on: bool = True
-    """True if the sensor is switched on; `s3notify pause` switches it off."""
+    """True if the sensor is switched on. `s3notify pause` switches the sensor off."""
     ticked_ms: int = 0
     """The time of the sensor's last tick, in Unix milliseconds, or 0 if unknown."""
     reported: tuple[tuple[int, int], ...] = ()

@@ -92,8 +92,8 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
     for group in track(groups, len(groups), "checking slots"):
         transformed = {slot for slot in group if snapshot.manifest.slot(slot).transformed}
         rows = _objects(data, snapshot.packs.values(), group, transformed, problems, once=True)
-        # A pack may have several rejects of a record. For example, one reject has the number of rejects that are not
-        # kept.
+        # A pack may have several rejects of a record. For example, one of these rejects only gives the number of
+        # rejects that are not kept.
         rejects = _objects(quarantine, snapshot.manifest.rejects, group, (), problems, once=False)
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
@@ -212,8 +212,8 @@ def _objects(
 def _count(
     rows: pa.Table, pack: Add, found: _Objects, seen: dict[tuple[str, int], str]
 ) -> Iterator[tuple[int, str, int, bool]]:
-    """Counts rows of a pack. Yields slot, key and offset of each repeated record, and True if the first row is in
-    another pack.
+    """Counts rows of a pack. Yields the slot, key and offset of each repeated record, and True if the first row of the
+    record is in another pack.
     """
     for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
         if (first := seen.get((key, offset))) is None:
@@ -232,8 +232,8 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        # If an object has more than `MAX_REJECTS` rejects, only some of them are kept. Each part of the object then has
-        # one further reject, with the number of rejects that are not kept.
+        # If an object has more than `MAX_REJECTS` rejects, only some of them are kept. In this case, each part of the
+        # object has one further reject, which gives the number of rejects that are not kept.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
         yield from _problems_of_object(slot, state, rejects, expected, what="rejects")
@@ -249,7 +249,10 @@ def _problems_of_slot(
     }
     for name, count in counted.items():
         if count != getattr(facts, name):
-            yield f"slot {slot} has {count} {name} by its states, but the manifest says {getattr(facts, name)}"
+            yield (
+                f"slot {slot} has {count} {name} by the states of its objects, but the manifest says "
+                f"{getattr(facts, name)}"
+            )
 
 
 def _problems_of_object(

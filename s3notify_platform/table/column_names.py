@@ -84,7 +84,7 @@ class _Naming:
     def fields(self, fields: Sequence[Json], held: Sequence[Json]) -> list[Json]:
         """Returns these fields of a struct, with the table's names.
 
-        Names that stay unchanged are assigned first, so that no safe name takes one of them.
+        Unchanged names are assigned first, so that no safe name is equal to an unchanged name.
         """
         earlier = {name_in_objects(field): field for field in held}
         used = {field["name"].casefold() for field in held}

@@ -9,23 +9,23 @@ Steps
     4. If another writer has created version v + 1, wait a little, read the versions that are new, and begin again with
        the newest snapshot. Begin again, too, if the change needs a file that `erase` has removed. A command that
        rewrites the table may lose to other writers again and again. Such a command then holds the table (`Known.held`).
-       Other writers wait until the command releases the table. Each writer checks whether a command holds the table
-       before its first attempt, its third attempt, and each later attempt.
+       Other writers wait until the command releases the table. Before the first attempt, the third attempt and each
+       later attempt, a writer checks whether a command holds the table.
     5. Record the version in `known`. Write a checkpoint if the last checkpoint is far behind.
 
 Invariants
     - Only step 3 makes anything visible. No version names the files of a failed attempt. But these files are not
       deleted here, because it may be unknown whether the attempt has failed.
     - Each attempt has a new `n`. So if a version in the log has this `n`, this attempt created the version.
-    - No version is created below the newest version. Without a check, a process that slept while vacuum cut the log
-      (removed old versions) could create one of the removed versions again. So no commit builds on a snapshot that is
-      older than half of `MAX_RUN_SECONDS`. If the snapshot reaches this age during the write, the version counts only
-      if there is no newer checkpoint and no newer known version. Otherwise the writer plans its change again. The new
-      plan shows whether the change was committed.
-    - If the `n` in `known` differs from a writer's `n`, another writer has replaced its version. A version can be
-      replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
-      `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
-      `n` for one of the versions on which it builds.
+    - No version is created below the newest version. While a process sleeps, vacuum may cut the log (remove old
+      versions). Without a check, the process could then create one of the removed versions again. So no commit builds
+      on a snapshot that is older than half of `MAX_RUN_SECONDS`. If the snapshot reaches this age during the write, the
+      version counts only if there is no newer checkpoint and no newer known version. Otherwise the writer plans its
+      change again. The new plan shows whether the change was committed.
+    - If the `n` in `known` differs from a writer's `n`, another writer has replaced this writer's version. A version
+      can be replaced only if a lease ended during the write. So with leases, the body of each version is first staged
+      under `n`. From this copy, `put_back` can restore a replaced version. A version does not count if it builds on a
+      version for which `known` has another `n`.
 
 A commit without a competing writer costs 1 PUT for each file of the change, for the manifest, for the version, and for
 `known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit costs 1 PUT
@@ -74,7 +74,7 @@ CHECKPOINT_EVERY: Final = 20
 COMMIT_BACKOFF_BASE_SECONDS: Final = 0.02
 COMMIT_BACKOFF_CEILING_SECONDS: Final = 5.0
 """The longest wait between two attempts. With this ceiling, few of 200 concurrent writers try at the same moment. With
-2 s, the writers would need twice as many attempts."""
+a ceiling of 2 s, the writers would need twice as many attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
 
 
@@ -146,7 +146,7 @@ class Committer:
         `ConflictError`: other writers were always first until `commit_seconds` had passed, so nothing is committed. The
         caller must plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan
         again: the new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be
-        committed; the next run finds out. An error of `change` is raised unchanged.
+        committed. The next run finds out. An error of `change` is raised unchanged.
         """
         # Only committers with the same class of `commits` share a version. Otherwise a committer with write permission
         # could commit the change of a read-only committer.
@@ -288,8 +288,8 @@ class Committer:
             self._take_back(base, version, etag)
         if known is None or not same or not self._counts(known, version, number):
             raise FencedError(
-                f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
-                "or the table was forgotten: plan again"
+                f"{self._table}: version {version}, or an earlier version, was replaced by a writer whose lease had "
+                "ended, or the table was forgotten: plan again"
             )
         lineage = (*base.lineage, (version, number))[-LINEAGE_MAX:]
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
@@ -337,7 +337,7 @@ class Committer:
         # A refusal proves nothing: the network may have repeated a request that was applied.
         found = self.reader.store.get(key)
         if not isinstance(found, StoredObject):
-            raise UnknownOutcomeError(f"{key}: may still be created; the next run finds out")
+            raise UnknownOutcomeError(f"{key}: this object may still be created; the next run finds out")
         return found.meta.etag if LogVersion.loads(found.body, where=key).number == number else None
 
     def _is_young(self, base: Snapshot) -> bool:
@@ -346,7 +346,7 @@ class Committer:
     def _check_young(self, base: Snapshot) -> None:
         if not self._is_young(base):
             raise FencedError(
-                f"{self._table} was looked at more than {self.max_run_seconds / 2:.0f} s ago: plan again"
+                f"{self._table} was read more than {self.max_run_seconds / 2:.0f} s ago: plan again"
             )
 
     def _check_not_late(self, current: Snapshot) -> None:
@@ -375,7 +375,7 @@ class Committer:
         """Writes a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later
         checkpoint.
 
-        Cost: 1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
+        Cost: 1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing. Try again.
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)
@@ -398,7 +398,7 @@ class Committer:
                 outcome = self.commits.put_if_match(key, name.dumps(), held.meta.etag)
             if isinstance(outcome, Written):
                 return
-        raise UnavailableError(f"{key}: other writers change it all the time; try again")
+        raise UnavailableError(f"{key}: other writers change this object all the time; try again")
 
     @property
     def _table(self) -> str:

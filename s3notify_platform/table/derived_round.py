@@ -2,14 +2,14 @@
 
 A derived slot table has a log like its source's table, but neither states of objects nor rejects. The first column of
 the table is `_slot`. The rows need no other columns of the platform. For each slot, the manifest has the version of the
-source's table from which the slot's rows were made. After a crash between the commits to the source's table and to the
-derived table, this version is older than the slot's last change in the source's table. The rows of the slot are then
-made again.
+source's table from which the slot's rows were made. If a run crashes between the commit to the source's table and the
+commit to the derived table, the manifest has a version that is older than the slot's last change in the source's table.
+In this case, the rows of the slot are made again.
 
 | after the round was planned, another writer … | then the round … |
 |---|---|
 | changed other slots | is committed on top of that version; the rows of other slots stay |
-| made a slot of the round from the same source version, or a later one | leaves out this slot, which is up to date |
+| made a slot of the round from the same source version, or a later version | leaves out this slot (up to date) |
 | made a slot of the round from an earlier version, or rolled the slot back | replaces the rows of this slot |
 | changed a slot of the round, and the round's source version is unknown | leaves out this slot, as a conflict |
 | erased an object in a slot of the round, and did not make the slot later | leaves out this slot, as a conflict |
@@ -22,10 +22,10 @@ made again.
 | is another engine whose version is refused (`delta.log_state`) | fails with an error, as every writer does |
 
 If the source version is unknown, a slot counts as changed if another writer changed it after the version
-`Replacement.since`. The inputs of the rows were read after this version.
+`Replacement.since`. The inputs of the round's rows were read after `Replacement.since`.
 
 Packs are small (`DERIVED`). So the replacement of one slot writes at most `MAX_OTHERS` bytes besides the slot's own
-rows. These bytes are rows of other slots in the same packs, and rows of merged packs. A batch may write this number of
+rows. These bytes are rows of other slots in the same packs, and rows of merged packs. A batch may write `MAX_OTHERS`
 bytes for each of its slots. If half of the bytes in the rewritten packs belong to the batch's slots, the batch writes
 at most twice the bytes of these slots.
 """
@@ -59,14 +59,13 @@ DERIVED: Final = PackSizes(
 
 
 CHANGED: Final = f"{CONFLICT}: run this slot again"
-"""The reason for a slot that another writer has changed, if the new rows may be older or newer than that writer's rows.
-"""
+"""The reason why a slot is left out: another writer has changed the slot, and it is unknown whose rows are newer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlot:
     """The new rows of a slot. `rows`: the number of these rows. `source`: the version of the source's table from which
-    the rows were made, or None if this version is unknown. The manifest then has version 0.
+    the rows were made, or None if this version is unknown (0 in the manifest).
     """
 
     rows: int
@@ -80,10 +79,10 @@ class Replacement:
     commits this change.
 
     `rows`: the packs with these rows. The packs are already stored, and their label is `base.version` + 1. `since`: the
-    version of the derived table before the inputs of these rows were read (0: the table was begun later; None: the
-    version of `base`). A slot that another writer has changed after this version may have rows from newer inputs. The
-    other fields are as in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has
-    already committed. `dropped` has the other slots that were left out, with reasons.
+    newest version of the derived table before the inputs of these rows were read. `since` is 0 if the table did not
+    exist at that time. None means the version of `base`. If another writer has changed a slot after `since`, the slot
+    may have rows from newer inputs. The other fields are as in `RoundChange`. After the commit, `done` has the slots
+    whose new rows another writer has already committed. `dropped` has the other slots that were left out, with reasons.
     """
 
     base: Snapshot
@@ -136,7 +135,7 @@ class Replacement:
 
     def _is_done(self, slot: Slot, base: Snapshot) -> bool:
         mine, facts = self.slots[slot].source, base.manifest.slot(slot)
-        # An erasure changes the slot, but does not make it.
+        # An erasure changes the slot, but does not make new rows for it.
         since = max(self._since, base.manifest.erased.get(slot, 0))
         return mine is not None and facts.generation > since and facts.source >= mine
 
@@ -148,7 +147,8 @@ class Replacement:
         if base.table != self.base.table:
             return dict.fromkeys(self.slots, CONFLICT)
         held, since = base.manifest, self._since
-        # The round's rows may come from an object that was erased meanwhile. The erasure may have deleted their packs.
+        # The round's rows may come from an object that was erased meanwhile. The erasure may have deleted the packs of
+        # these rows.
         changed = {
             slot: CHANGED
             for slot, each in self.slots.items()
@@ -163,7 +163,7 @@ class Replacement:
         if self.metadata is None:
             return None, None
         schema = united(base.metadata.schema, self.metadata.schema)
-        if schema is None:  # the slots with rows were left out
+        if schema is None:  # `_conflicts` has left out the slots with rows
             return None, None
         properties = both_sources(base.metadata.configuration, self.metadata.configuration)
         metadata = replace(base.metadata, schema=schema, configuration=properties)

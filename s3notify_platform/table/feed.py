@@ -45,12 +45,14 @@ def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionCha
     """Yields the changes after the version `since`, up to and including `until`. Versions of other engines have no
     changes.
 
-    `NotFoundError`: one of the versions is not kept. The message names the kept versions. The reader must then begin
-    with a snapshot, and read the changes after the snapshot's version. Memory holds the manifests of some versions, and
-    some thousand changes.
+    `NotFoundError`: one of the versions is not kept. The message names the kept versions. After this error, the reader
+    must begin with a snapshot, and read the changes after the snapshot's version. Memory holds the manifests of some
+    versions, and some thousand changes.
     """
     if since < -1:
-        raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
+        raise UsageError(
+            f"since version {since}: the first version is 0, and -1 means the table before version 0"
+        )
     if since > until:
         raise UsageError(f"since version {since}: give at most {until}, the last version of these changes")
     for start in range(since + 1, until + 1, REQUESTS_IN_FLIGHT):

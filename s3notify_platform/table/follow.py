@@ -5,8 +5,8 @@ Steps
     1. The manifest of the derived table names the version of the source from which the table was made (`follows`). The
        change feed has all changes of the source after this version (`row_changes`). One step takes as many changes as
        fit into memory.
-    2. The table's kind (`Kind`) turns the feed into a change of the table. A table has either the newest row of each
-       key (`latest`), or the same rows as its source in another order (`clustered`).
+    2. The table's kind (`Kind`) turns the feed into a change of the table. A derived table has either the newest row of
+       each key (`latest`), or the same rows as its source in another order (`clustered`).
     3. One version of the derived table records both the change and the reached version of the source. So a repeated
        step changes nothing. If a step was killed, the next step begins at the same version.
 
@@ -21,7 +21,7 @@ Requests of a step with few changes:
 
     - the requests of `LogTable.newest` for both tables, and of `row_changes`
     - 1 GET for each pack that was added or removed
-    - the requests of the derived table's kind, and those of a commit
+    - the requests of the derived table's kind, and the requests of a commit
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ STEP_OBJECTS: Final = 100_000
 FOLLOW_STEP_BYTES: Final = 256 << 20
 STEP_MEMORY_BYTES: Final = 2 << 30
 """The limits of one step: the number of changed objects, the number of bytes that these objects add, and the
-approximate memory in bytes. The limit of memory holds separately for the added rows and for the rows that left. If a
+approximate memory in bytes. The limit of memory applies to the added rows, and separately to the rows that left. If a
 single version of the source exceeds a limit, the derived table is rebuilt.
 """
 
@@ -93,10 +93,10 @@ class Step:
     def within(
         self, batches: Iterable[pa.RecordBatch], *, copies: int = 1, per_row: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the batches, until they are too much for a step: then raises `TooMuchError`.
+        """Yields the batches. Raises `TooMuchError` as soon as the batches are too much for a step.
 
-        `copies`: the number of times that the step will have these rows in memory. `per_row`: the number of bytes that
-        each row takes besides its Arrow values.
+        `copies`: the number of copies of these rows that the step will have in memory. `per_row`: the number of bytes
+        that each row takes besides its Arrow values.
         """
         size = 0
         for rows in batches:
@@ -371,7 +371,9 @@ class FollowingTable:
         return replace(found, id=held.table, configuration=properties), protocol
 
     def _until(self, since: int, now: int) -> int:
-        """Returns the version of the source to which the next step advances the table, by the sizes in the log."""
+        """Returns the version of the source to which the next step advances the table. The choice depends on the sizes
+        of the changes in the log.
+        """
         objects, size, last = 0, 0, since
         for version, more_objects, more_bytes in sizes_of(self.source.reader, since, now):
             objects, size = objects + more_objects, size + more_bytes

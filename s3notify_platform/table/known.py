@@ -1,9 +1,10 @@
-"""Keeps a record of the table outside the table's prefix. Readers notice a loss of versions by this record.
+"""Keeps a record of the table outside the table's prefix. By this record, readers notice if versions of the table were
+lost.
 
 `known` is one record for each table. The record is the object `_s3notify-known/{source}` in the platform's bucket or
-another bucket, or an item of the records table. The record has the table's id, its identity, and the newest version
-with the number `n` of its manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and the checkpoints of
-streams have the same id.
+another bucket, or an item of the records table. The record has the id and the identity of the table, and the newest
+version, with the number `n` of this version's manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and
+the checkpoints of streams have the same id.
 
 Invariants
     - `known` is created first. Then version 0 of the log is created, with the same table id.
@@ -14,8 +15,8 @@ Invariants
     - If a table begins again, its version numbers are used again. So the table gets a new id, and the record keeps a
       list of the table's former ids.
 
-`read` costs 1 read. `note` costs 1 write if its caller has read the record (`seen`), else also 1 read. Each other
-writer that was first costs 1 read and 1 write more.
+`read` costs 1 read. `note` costs 1 write if its caller has read the record (`seen`), else also 1 read. Each conflict
+with another writer costs 1 read and 1 write more.
 """
 
 import json
@@ -39,13 +40,17 @@ RESTARTS: Final = 2
 (`KnownRecord.hold`)."""
 
 HOLD_SECONDS: Final = 600.0
-"""The longest wait for a command after its last `hold`. Then the command counts as killed."""
+"""The longest time for which writers wait for a command after its last `hold`. After this time, the command counts as
+killed.
+"""
 
 PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
 
 CONFIRMED_SECONDS: Final = 86_400.0
-"""The time for which a confirmation of withdrawals holds. Otherwise an old confirmation would allow a later loss."""
+"""The time for which a confirmation of withdrawals is valid. Without this limit, an old confirmation would allow a
+later loss.
+"""
 
 LINEAGE_MAX: Final = 64
 """The largest number of versions whose manifest numbers a snapshot keeps. The newest versions are kept."""
@@ -85,7 +90,7 @@ class Identity:
         return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
 
     def differences(self, other: "Identity") -> list[str]:
-        """Returns texts for people, one for each setting in which `other` differs."""
+        """Returns a text for people for each setting in which `other` differs."""
         mine, others = asdict(self), asdict(other)
         return [
             f"{name} is {others[name]!r}, but {mine[name]!r} in the table"
@@ -101,8 +106,8 @@ class Known:
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
     bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: the
-    newest version when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`). `refused`: True
-    if a listing lacked too many objects, and no later listing of all slots has shown these objects
+    version that was the newest when a person last confirmed withdrawals (at `confirmed_ms`), or -1 (see `confirms`).
+    `refused`: True if a listing lacked too many objects, and no later listing of all slots has shown these objects
     (`withdrawal_guard`). `rewriting`: True if `migrate` is removing the former table's objects. `held`: the command
     (`s3notify {held}`) for which other writers wait, or "" (see `holder`). `held_ms`: the time of the command's last
     `hold`.
@@ -140,7 +145,7 @@ class Known:
     def confirms(self, generation: int, now_ms: int) -> bool:
         """Returns true if a slot that last changed in version `generation` may lose any number of objects.
 
-        A confirmation holds for `CONFIRMED_SECONDS`, for slots that have not changed since.
+        A confirmation is valid for `CONFIRMED_SECONDS`, for slots that have not changed since the confirmation.
         """
         return generation <= self.confirmed and now_ms - self.confirmed_ms <= CONFIRMED_SECONDS * 1000
 
@@ -157,7 +162,7 @@ class Known:
         return self.held if abs(now_ms - self.held_ms) < HOLD_SECONDS * 1000 else ""
 
     def topic_user(self, slots: int) -> TopicUser:
-        """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
+        """Returns the table as a user of its source's topic. `slots`: the number of slots of the table's source."""
         return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":
@@ -211,11 +216,11 @@ class KnownRecord:
         seen: Record | None = None,
         below: Lineage = (),
     ) -> tuple[Known | None, Record | None]:
-        """Records a version that was created. Returns the record after the call. This record may name a later version.
+        """Records a version that was created. Returns the record after the call, which may name a later version.
 
         `number`: the `n` of the version's manifest. `below`: the versions on which the new version builds, each with
         the `n` of its manifest. If the record has another `n` for one of these versions, another writer has replaced
-        that version. The new version then does not count, and the record stays unchanged.
+        that version. In this case, the new version does not count, and the record stays unchanged.
         """
         numbers = dict(below)
 
@@ -242,7 +247,7 @@ class KnownRecord:
         self.change(held)
 
     def release(self, command: str) -> None:
-        """Ends the wait of other writers for this command, also if an earlier call of the command held the table. Cost:
+        """Ends the wait of other writers for this command, even if an earlier call of the command made them wait. Cost:
         1 to 2 requests.
         """
         self.change(lambda now: replace(now, held="") if now and now.held == command else now)

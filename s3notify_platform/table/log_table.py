@@ -1,6 +1,7 @@
 """One table, with its reader and its committer.
 
-A process keeps the newest snapshot that it has read of each table. So its next read requests only the later versions.
+A process keeps the newest snapshot that it has read of each table. So the next read of the process requests only later
+versions.
 
 `newest` makes the requests of `LogReader.open`, or of `LogReader.refresh` if the process has a snapshot of the table.
 """

@@ -2,7 +2,7 @@
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
 before its version, and never changed. A manifest to which no version refers is garbage. A manifest has counts, but not
-the keys of all objects. So its size hardly depends on the table's size, and is at most `MANIFEST_BYTES`.
+the keys of all objects. So the size of a manifest hardly depends on the table's size, and is at most `MANIFEST_BYTES`.
 
 A manifest is stored as JSON, with the counts as columns. Item i of each column belongs to slot i.
 """
@@ -30,14 +30,14 @@ class SlotFacts:
     """The counts of one slot.
 
     `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: objects with a
-    state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that are in quarantine as a
-    whole. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag
-    that the last batch saw. `code_version`: the version of the code that made the newest rows. `other_code`: the number
-    of objects whose rows were made by other code. The rows of these objects have labels below `code_since`. Failing
-    objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must be read
-    again. `backfill` is 0 if no backfill is requested. `transformed`: 1 if the slot may have rows of a transform, 0
-    otherwise. `source`: for a slot of a slot asset, the version of the source's table from which the slot's rows were
-    made.
+    state, except expired objects. `without_records`: see `ObjectState`. `failing`: objects that could not be read
+    completely. `pending`: objects that must be read further, or again. `signal`: the first digits of the signal's ETag,
+    as seen by the last batch. `code_version`: the version of the code that made the newest rows. `other_code`: the
+    number of objects whose rows were made by other code. The rows of these objects have labels below `code_since`.
+    Failing objects do not count in `other_code`. `backfill`: objects whose rows were planned before this version must
+    be read again. `backfill` is 0 if no backfill is requested. `transformed`: 1 if the slot may have rows of a
+    transform, 0 otherwise. `source`: for a slot of a slot asset, the version of the source's table from which the
+    slot's rows were made.
     """
 
     generation: int = 0
@@ -105,9 +105,9 @@ class Manifest:
     """The table's state as of `version`, except its packs. `rejects`: packs of rejects, which are not in the log.
 
     `changes`: the changes of this version, in order. `changes` is empty if the changes are in `changes_file`.
-    `follows`: the source of a derived table, or None. The table of a slot asset has None (see `SlotFacts.source`).
-    `erased`: for each slot from which an object was erased, the version of the last erasure. A rollback and a
-    replacement of the slot keep this version.
+    `follows`: the source of a derived table, or None. For the table of a slot asset, `follows` is None (see
+    `SlotFacts.source`). `erased`: for each slot from which an object was erased, the version of the last erasure. A
+    rollback, or a replacement of the slot, does not change this version.
     """
 
     table: str

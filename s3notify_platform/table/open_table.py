@@ -55,7 +55,7 @@ class OpenTable:
         return self.known.table
 
     def topic_user(self, slots: int) -> TopicUser:
-        """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
+        """Returns the table as a user of its source's topic. `slots`: the number of slots of the table's source."""
         return self.known.topic_user(slots)
 
 
@@ -72,9 +72,10 @@ def open_table(
     """Returns the table, if it is complete and has this `identity` (None: any). Otherwise raises an error whose message
     says what to do.
 
-    `derived`: True if the table is made from the source's table. The caller has then compared the settings with the
-    identity of the source's table. A migration changes that identity, so a derived table with another identity is not
-    refused, but gets `identity`. Only an existing table with another number of slots is refused.
+    `derived`: True if the table is made from the source's table. For such a table, the caller has already compared the
+    settings with the identity of the source's table. A migration may have changed the identity of the source's table.
+    So a derived table with another identity gets `identity`, except a table with another number of slots, which is
+    refused.
 
     `expected`: the table's id in a cursor, or in the record of seen signals. `create`: metadata and protocol of version
     0. If `create` is set, a table that never existed is created, with a new `MetaData.id`. `CorruptError`: the log or
@@ -125,7 +126,7 @@ def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
     reader.known.change(lambda now: replace(now, sensor=epoch) if now and now.table == table.id else now)
     return before and (
         f"another sensor ({before}) uses the table of source {table.name.source!r}: if the cursor was not reset, "
-        "two deployments share one platform_prefix; stop one, or give it another prefix"
+        "two deployments share one platform_prefix; stop one deployment, or give it another prefix"
     )
 
 
@@ -148,8 +149,8 @@ def _refuse(name: TableName, known: Known | None, identity: Identity | None, exp
         now = f"the present table is {known.table}" if known is not None else "no table is left"
         raise CorruptError(
             f"the cursor belongs to the table of source {name.source!r} with the id {expected}, and {now}: "
-            "restore the table and its record, or begin with the present table: reset the sensor's cursor, or "
-            "use `s3notify ingest --sweep`"
+            "restore the table and its record, or begin with the present table (reset the sensor's cursor, or "
+            "use `s3notify ingest --sweep`)"
         )
 
 
@@ -166,7 +167,7 @@ def _refuse_rewriting(name: TableName, known: Known | None) -> None:
 
 
 def another_name(source: str) -> str:
-    """The advice to rename a source, for messages. It names the topic that would stay behind and fill up."""
+    """The advice to rename a source, for messages. The advice names the topic that would stay behind and fill up."""
     return (
         "give the source another name (then delete the topic of its former name, which would fill up: "
         f"`s3notify topics delete {source} --served`)"

@@ -160,7 +160,7 @@ _NESTED_BYTES: Final = 60
 
 
 def check_size(schema: str, *, times: int = 1) -> None:
-    """Raises `UsageError` if a schema exceeds the limits, multiplied by `times`. Pure."""
+    """Raises `UsageError` if a schema exceeds a limit. The limits are first multiplied by `times`. Pure."""
     columns, size = size_of(schema)
     for what, found, limit in (
         ("columns", columns, times * MAX_COLUMNS),

@@ -4,10 +4,10 @@ A `Change` is a writer's request: its `onto` makes the next state from a snapsho
 first, `onto` is called again with a snapshot of this version. So each kind of change handles all cases of concurrent
 writers in one place.
 
-Each kind of change with several cases lists them in its docstring, or in the docstring of its module. These modules are
-`round`, `derived_round`, `latest_round`, `clustered_round`, `reread`, `retype`, and in `maintenance/` `compaction`,
-`table_erasure`, `table_rollback` and `vacuuming`. A migration commits no version, and so has no cases. It changes the
-Delta table's identity in `known`. Later runs with the former settings are refused.
+Each kind of change with several cases lists these cases in its docstring, or in the docstring of its module. These
+modules are `round`, `derived_round`, `latest_round`, `clustered_round`, `reread`, `retype`, and in `maintenance/`
+`compaction`, `table_erasure`, `table_rollback` and `vacuuming`. A migration commits no version, so there are no such
+cases. A migration changes the table's identity in `known`, and later runs with the former settings are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,8 +108,8 @@ def next_version(
     removes: list[Remove] = []
     for each in proposals:
         # If a merged file loses rows in a later proposal, the version removes the files that were merged, and adds only
-        # the file without the lost rows. The merge is then marked as a change of data, too. Otherwise readers would see
-        # the added rows twice.
+        # the file without the lost rows. In this case, the merge is marked as a change of data, too. Otherwise readers
+        # would see the added rows twice.
         changes = not live.issuperset(add.id for add in each.adds)
         adds += [
             replace(add, data_change=add.data_change or changes) for add in each.adds if add.id in live - held

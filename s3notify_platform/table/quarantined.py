@@ -12,9 +12,9 @@ quarantine with the new reason.
 
 Limits: at most `PENDING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
 states of pending objects in memory. Further objects need another call of `retry`. One version requests the new read of
-several slots, which have at most `REQUEST_MAX` failing objects and rejects in total. A slot with more failing objects
-and rejects gets a version of its own. If an object is being read in parts and has not failed, the object is already
-pending. The rejects of such an object can be retried after the object was read to its end.
+several slots, which have at most `REQUEST_MAX` failing objects and rejects in total. A slot that exceeds this number
+gets a separate version. If an object is being read in parts and has not failed, the object is already pending. The
+rejects of such an object can be retried after the object was read to its end.
 
 The examination of slots makes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the
 rejects. Slots share packs of rejects, so one request often serves several slots.
@@ -97,8 +97,8 @@ EVERYTHING: Final = Choice()
 class ReasonCount:
     """The numbers of records and objects of one slot that are in quarantine for the same reason.
 
-    If the entries are counted by key, these are the numbers of one object. This object then has `reasons` different
-    reasons, and `reason` is the most frequent one. `key`: the key of one of the objects. `records` is 0 for failing
+    If the entries are counted by key, the numbers belong to one object, `reasons` is the number of its different
+    reasons, and `reason` is its most frequent reason. `key`: the key of one of the objects. `records` is 0 for failing
     objects.
     """
 
@@ -110,7 +110,7 @@ class ReasonCount:
     objects: int
     records: int
     waiting: int
-    """The number of these objects whose retry is already requested."""
+    """The number of counted objects for which a retry is already requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +129,11 @@ class KeyQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """The objects whose retry is requested: failing objects, and objects with chosen rejects. `records`: the number of
-    the chosen rejects.
+    """The objects for which a retry is requested: failing objects, and objects with chosen rejects. `records`: the
+    number of the chosen rejects.
 
-    `waiting`: the number of these objects whose retry was requested before. `left`: the number of objects beyond
-    `PENDING_MAX`, which need another call.
+    `waiting`: the number of objects for which a retry was already requested before the call. `left`: the number of
+    objects beyond `PENDING_MAX`, which need another call.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -253,7 +253,7 @@ def first_rejects(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
     """The chosen objects of one slot. `failing`: failing objects. `rejected`: other objects with chosen rejects.
-    `records`: the number of these rejects.
+    `records`: the number of the chosen rejects.
     """
 
     failing: Mapping[str, ObjectState]
@@ -367,7 +367,7 @@ def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: C
         slot, key = Slot(row["_slot"]), row["_key"]
         if key not in failing.get(slot, ()):
             records[slot][key] = row["records"]
-    # Rejects of an expired object are kept, like its rows. But an expired object can no longer be read.
+    # Rejects of an expired object are kept, like the object's rows. But an expired object can no longer be read.
     known = table.states.lookup(states, {slot: [*keys] for slot, keys in records.items() if keys})
     found: dict[Slot, _Chosen] = {}
     for slot, keys in records.items():

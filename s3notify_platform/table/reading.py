@@ -67,7 +67,7 @@ BATCH_ROWS: Final = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackPart:
-    """The row groups of a live pack that begin in the range of bytes `span`.
+    """A part of a live pack: the row groups that begin in the range of bytes `span`.
 
     `rows`, `slots`, `vector`: as in `Add`, for the whole pack.
     """
@@ -157,7 +157,7 @@ class _Share:
         return self.pack.slots, self.pack.since, self.pack.path
 
     def part(self, start: float, end: float) -> PackPart:
-        """Returns the part of the pack that has the wanted bytes from number `start` to number `end`."""
+        """Returns the part of the pack from the wanted byte number `start` to the wanted byte number `end`."""
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
@@ -441,8 +441,8 @@ def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBat
             return cast(values, wanted.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(
-                f"column {wanted.name!r} is read as {wanted.type}, but is {values.type} in a file ({error}): the "
-                "table's type was changed: restart the stream with its checkpoint, or load the table again"
+                f"column {wanted.name!r} is read as {wanted.type}, but is {values.type} in a file ({error}), because "
+                "the table's type was changed: restart the stream with its checkpoint, or load the table again"
             ) from error
 
     return pa.RecordBatch.from_arrays([*map(column, output)], schema=output)

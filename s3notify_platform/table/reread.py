@@ -110,14 +110,14 @@ class _Backfill:
             slot: replace(facts, backfill=base.version + 1)
             for slot, facts in left.items()
             if slot not in own
-            and facts.backfill != facts.generation  # if equal, the slot's last change was such a request
+            and facts.backfill != facts.generation  # if both are equal, the slot's last change was a request
         }
         if not asked:
             return None
         return Proposal(slots=asked, note={"batch": self.batch, "request": BACKFILL, "slots": [*asked]})
 
     def _own(self, every: Mapping[Slot, SlotFacts]) -> set[Slot]:
-        """Returns the slots whose last change is from this run: from its request, or from its read of the slots."""
+        """Returns the slots whose last change is this run's request, or this run's read of the slots."""
         return set() if self.batch == BACKFILL else changed_last_by(self.table, every, self.batch)
 
 

@@ -10,10 +10,10 @@ Steps
     1. Convert the live packs, and store the new packs, which no version names yet. Repeat this step for packs that
        batches add meanwhile.
     2. Commit the version with the schema and all new packs. If a batch commits first, its packs are converted before
-       the next attempt. If other writers are first again and again, the change makes other writers wait (`Known.held`).
+       the next attempt. After several conflicts, the change makes other writers wait (`Known.held`).
     3. For each object with a value that cannot be converted, the same version requests a new read, from the beginning.
        The request is a mark in the object's state. If a slot has too many of these objects, the request is a backfill
-       of the slot, and a mark for each failing object, because a backfill leaves out failing objects.
+       of the slot. A backfill leaves out failing objects, so each failing object gets a mark, too.
 
 | after the change was planned, another writer … | then the change … |
 |---|---|
@@ -82,7 +82,7 @@ class Wanted:
     """The new types of columns (Spark's JSON).
 
     `of_transform`: as in `planned_change`. `read_again`: True if all objects with values in these columns are to be
-    read again. `derived`: True for the table of a slot asset, whose slots are then made again.
+    read again. `derived`: True for the table of a slot asset. The slots of such a table are made again.
     """
 
     columns: str
@@ -127,7 +127,7 @@ class Doubts:
         self._take(self.lost, _objects(rows, lost))
 
     def join(self, other: "Doubts") -> None:
-        """Adds the doubts of another pack."""
+        """Adds the result for another pack."""
         self.rows += other.rows
         self._take(self.keys, other.keys)
         self._take(self.lost, other.lost)
@@ -279,7 +279,7 @@ class Retype:
         if lost := sorted(state.key for state in states if state.expired and state.rows):
             columns = ", ".join(map(str, self.found.columns))
             raise UsageError(
-                f"{columns}: {len(lost)} objects have left the bucket; their rows stay, and would lose values: "
+                f"{columns}: {len(lost)} objects have left the bucket, so their rows stay, and would lose values: "
                 f"{', '.join(map(repr, lost[:LOST_SHOWN]))}: choose a type that can hold the values, like string"
             )
 
@@ -425,7 +425,7 @@ def retyped(
         if isinstance(newest, Absent):
             raise ConflictError(
                 f"the table below {table.layout.prefix!r} was removed while it was changed: "
-                "repeat the command if it exists again"
+                "repeat the command if the table exists again"
             )
         found = newest
     try:

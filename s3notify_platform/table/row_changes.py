@@ -1,8 +1,8 @@
 """The change feed: the rows that were added to a table, and the rows that left the table, between two versions.
 
 Guarantees
-    - The feed turns the rows as of the first version into the rows as of the last version. A consumer only removes the
-      rows that left, and adds the added rows.
+    - The feed turns the rows as of the first version into the rows as of the last version. A consumer only has to
+      remove the rows that left, and to insert the added rows.
     - A row that came and left again between the two versions is not in the feed. So the feed has at most one change of
       each row.
     - Each change has its version, the time of this version, and the reason why the object changed.
@@ -197,8 +197,8 @@ class Deletes:
     """The rows that left the table. `left`: the objects of these rows, each with the first version that removed rows of
     the object.
 
-    `task` is None if these objects were erased. Each erased object then has one row, with nulls for values that are not
-    kept.
+    `task` is None if these objects were erased. In this case, each object has one row, with nulls for values that are
+    not kept.
     """
 
     task: ReadTask | None
@@ -273,7 +273,7 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Makes `left` begin with the files of the version that was added last, instead of the first version."""
+        """Empties `left`. Later, `left` gets only packs that were live as of the version that was added last."""
         self.left.clear()
         self._added.clear()
 

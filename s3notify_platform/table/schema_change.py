@@ -96,7 +96,7 @@ def check_types(
     first = made(every[0].column)
     options = [*([OF_TRANSFORM] if first else []), *([f"--asset {asset}"] if asset else [])]
     command = set_command(name, [each for each in columns.values() if made(each) == first], *options)
-    other = f"take it out of {setting}" if setting else "give the column another name"
+    other = f"remove the column from {setting}" if setting else "give the column another name"
     raise UsageError(
         f"{setting + ': ' if setting else ''}{every[0]}: {command} changes the table's type; otherwise {other}"
     )
@@ -122,8 +122,8 @@ class ColumnChange:
 class SchemaChange:
     """A schema after a change of types. `columns`: columns of the table whose type changes.
 
-    `parsed`: columns whose parsing type changes. `names`: for each requested column, its name in the objects. If a
-    column is not in the objects, this is its name in the table.
+    `parsed`: columns whose parsing type changes. `names`: for each requested column, its name in the objects, or its
+    name in the table if the objects do not have the column.
     """
 
     schema: TableSchema

@@ -45,9 +45,9 @@ class Snapshot:
 
     `number`: the `n` of the manifest of the newest version that the platform itself wrote. `etag`: the ETag of the
     version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`: the newest
-    checkpoint that the process knows. `record`: the stored record that was read with the snapshot. `known`: the same
-    record, decoded. `lineage`: at most `LINEAGE_MAX` versions up to this version. `fresh`: the paths of the packs that
-    this version adds, if the version is not committed yet.
+    checkpoint that the process knows. `record`: the stored record that was read with the snapshot. `known`: the decoded
+    `record`. `lineage`: at most `LINEAGE_MAX` versions up to this version. `fresh`: the paths of the packs that this
+    version adds, if the version is not committed yet.
     """
 
     version: int
@@ -187,7 +187,7 @@ class LogReader:
         try:
             found = self._onto(current, self._all_stored(since))
             if self.missing(known, found.version, found.table, found.lineage):
-                # `known` may be newer than the list. It may then name a version that the list does not have.
+                # `known` may be newer than the list, and may name a version that the list does not have.
                 found = self.forward(found)
         except OtherLogError:
             return self.open()
@@ -335,8 +335,8 @@ class LogReader:
         """Returns the newest readable snapshot, or None if there is no such snapshot. Later versions may have been
         lost: the call does not compare the snapshot with `known`. See `as_of`.
 
-        `UsageError`: a version of another engine is refused. With `before_refused`, the snapshot before this version is
-        returned instead.
+        `UsageError`: a version of another engine is refused. With `before_refused`, the call returns the snapshot
+        before the refused version instead.
         """
         listed = [meta.key for meta in list_all(self.store, self.layout.log)]
         bases = sorted(filter(None, map(self.layout.checkpoint_of, listed)), reverse=True)
@@ -392,7 +392,7 @@ class LogReader:
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
-        """Returns the reason why the log does not agree with the record `known`, or "" if both agree."""
+        """Returns the reason why the log contradicts the record `known`, or "" if there is no contradiction."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:
@@ -402,7 +402,7 @@ class LogReader:
         if known.table != table:
             return f"its log belongs to table {table}, and not to {known.table}"
         if known.version > version:
-            return f"its log ends with version {version}, and version {known.version} was committed"
+            return f"its log ends with version {version}, but version {known.version} was committed"
         if dict(lineage).get(known.version, known.number) != known.number:
             return f"version {known.version} is not the one that was committed"
         return ""

@@ -2,7 +2,7 @@
 
 A change has the labels of the object's rows before the change, and the labels after it. The earlier rows are in packs
 of the previous version, and the new rows are in packs of the version itself. So the feed finds inserted and deleted
-rows by these labels. The feed need not compare the packs that the version rewrote.
+rows by these labels. The feed does not need to compare the packs that the version rewrote.
 
 The manifest of a version has the version's changes if there are few. Many changes are in a Parquet file that the
 manifest names.
@@ -117,8 +117,8 @@ def erased(slot: Slot, key: str, before: ObjectState) -> StateChange:
 
 
 def key_hash(key: str) -> str:
-    """Returns the hash of a key. A person who knows the key can compute this hash, and so find the key among the erased
-    keys.
+    """Returns the hash of a key. A person who knows the key can compute this hash, and can find the key among the
+    erased keys.
     """
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -15,8 +15,8 @@
 - *checked*: a value stays if the new type has exactly the same value. Otherwise the value's object must be read again.
 - *again*: the objects of all values must be read again.
 
-A type with fields or elements is converted in the most costly way that a field or an element needs. But if a part needs
-*checked*, the whole type is converted by *again*.
+A type with fields or elements is converted in the most costly way that a field or an element needs. But if a field or
+an element needs the way *checked*, the whole type is converted in the way *again*.
 
 Types are in Spark's JSON, and values are in Arrow's format.
 """
@@ -37,7 +37,7 @@ WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""By type, a number of bits: every integer with at most this number of bits is a value of the type."""
+"""For each type, a number of bits: every integer with at most this number of bits is a value of the type."""
 
 _EXACT_DIGITS: Final = 15
 """A double exactly represents any decimal with at most this number of significant digits."""
@@ -144,8 +144,8 @@ def column_ddl(name: str, kind: Any) -> str:
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
     """Returns the values in another type, and a mask: true for each value whose object must be read again.
 
-    Until the new read, such a value is null, unless it is a text that is clearly a value of the new type. `change`: the
-    result of `how` for the old and the new type.
+    Until the new read, such a value is null. But a text that is clearly a value of the new type is converted
+    immediately. `change`: the result of `how` for the old and the new type.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:

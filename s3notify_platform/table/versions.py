@@ -22,7 +22,7 @@ ROLLBACK: Final = "rollback"
 """Field of a version's note: the version that a rollback restored."""
 
 RETYPED: Final = "retyped"
-"""Field of a version's note: the columns that got another type, by name, with both types."""
+"""Field of a version's note: the columns that got another type, by name, with the old and the new type."""
 
 VALUES: Final = "values"
 """Field of a version's note, next to `RETYPED`: true if readers see other values than before."""

@@ -242,7 +242,8 @@ def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
     assert more.values()[1] == {"id": 3, "amount": None, "o": None, "later": DAY}
     more.put("c.jsonl", [{"id": 4}])
     with pytest.raises(
-        UsageError, match=r"schema_hints: column 'id' is bigint in the table and now string: .*take it out"
+        UsageError,
+        match=r"schema_hints: column 'id' is bigint in the table and now string: .*remove the column",
     ):
         more.with_source(schema_hints="id string").ingest()
 

@@ -1,10 +1,10 @@
 """Finds the files that may hold given rows. Compares the rows with the statistics of each file in the log. Pure.
 
-The statistics of a file are bounds of the file's values. Bounds of texts are cut and bounds of times are rounded, so
-that no value is outside its bounds. A column without statistics may have any value.
+The statistics of a file are bounds of the file's values. Bounds of texts may be cut, and bounds of times may be
+rounded, but no value is outside the bounds. A column without statistics may have any value.
 
-Other engines may merge files, and write other bounds. They omit NaN, or write NaN as the text `NaN`. They also round
-upper bounds of times down to the millisecond. So any file may have NaN, and upper bounds of times are raised by a
+Other engines may merge files, and write other bounds: NaN is omitted, or is written as the text `NaN`, and upper bounds
+of times are rounded down to the millisecond. So any file may have NaN, and upper bounds of times are raised by a
 millisecond. A bound that cannot be converted is ignored.
 """
 
@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """Maps the path of each file to the positions in `rows` of the rows that the file may have. Files without such rows
+    """Maps the path of each file to the rows that the file may have, as positions in `rows`. Files without such rows
     are left out.
 
     Only the values in `columns` are compared.

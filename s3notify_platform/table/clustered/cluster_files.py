@@ -21,7 +21,7 @@ def files(rows: pa.Table, clustered: Clustered) -> Iterator[NewPack]:
     """Yields files with these sorted rows. Each file except the last is full."""
     group_bytes = min(
         GROUP_BYTES, 4 * clustered.file_bytes
-    )  # a row group is then smaller than a file if Parquet needs less than a quarter of the rows' Arrow bytes
+    )  # a row group is smaller than a file if Parquet needs less than a quarter of the Arrow bytes
     each = max(1, rows.num_rows * group_bytes // max(rows.nbytes, 1))
     groups = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]
     while groups:

@@ -1,7 +1,7 @@
 """The next version of a clustered table: new rows are added, rows that left are withdrawn, small files are merged.
 
-A row that left the source is searched for in the files whose statistics include the row's values (`bounds`). These
-files are few, because the rows are sorted. The file that has the row is rewritten without this row, or a deletion
+To find a row that left the source, the round reads the files whose statistics include the row's values (`bounds`).
+These files are few, because the rows are sorted. The file that has the row is rewritten without this row, or a deletion
 vector hides the row. Files of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows
 are sorted together.
 

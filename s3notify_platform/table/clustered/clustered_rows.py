@@ -23,7 +23,8 @@ from s3notify_platform.table.snapshot import Snapshot
 PLACE: Final = ("_key", "_offset")
 
 COPIES: Final = 4
-"""The number of times that a step has its rows in memory: as read, sorted, combined, and in the making of files."""
+"""The number of copies of a step's rows in memory: the rows as read, sorted and combined, and the files in the making.
+"""
 
 
 class ClusterJobs(Protocol):
@@ -62,7 +63,7 @@ class ClusteredRows(Kind):
         return replace(metadata, configuration=properties), protocol
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`. The number in the result counts rows."""
+        """See `Kind`. The number in the result is a number of rows."""
         if feed.erased:
             raise NoFeedError("objects were erased, and the feed does not say which rows they had")
         came = (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns))
@@ -90,7 +91,7 @@ class ClusteredRows(Kind):
         return change, added.num_rows + left.num_rows
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`. The number in the result counts rows."""
+        """See `Kind`. The number in the result is a number of rows."""
         packs = self.jobs.clustered(self.clustered, step.target, step.label) if step.columns else ()
         rows = sum(pack.add.rows for pack in packs)
         change = Rebuilt(

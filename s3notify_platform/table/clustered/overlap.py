@@ -1,13 +1,13 @@
 """Chooses the files of a clustered table that compaction merges: small files, and files with overlapping ranges.
 
 The range of a file follows from the statistics of the columns by which rows are sorted. The statistics have the bounds
-of each column, but neither the first nor the last row. So only the inside of a range is known. The first column with
-more than one value in the file decides: the inside is between the least and the greatest value of this column. Ranges
-whose overlap is uncertain count as separate. Otherwise each compaction would merge ordered files again.
+of each column, but neither the first nor the last row. So only the inside of a range is known. The inside is between
+the least and the greatest value of the first column that has more than one value in the file. Ranges whose overlap is
+uncertain count as separate. Otherwise each compaction would merge ordered files again.
 
 The inside of a range is empty if all rows have equal values, or if the bounds of a column are missing (booleans, NaN).
-Bounds of texts are cut, and bounds of times are rounded. So very close bounds may belong to one value. The inside is
-then empty, too.
+Bounds of texts are cut, and bounds of times are rounded. So very close bounds may belong to a single value, and the
+inside of the range counts as empty, too.
 
 Pure.
 """
@@ -30,12 +30,12 @@ Inside = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """Yields groups of files that are to be merged. A group has about `step_bytes`. It exceeds this size by less than
-    one file, unless it has only two files. No file is in two groups.
+    """Yields groups of files that are to be merged. A group has about `step_bytes`. A group of more than two files
+    exceeds this size by less than one file. No file is in two groups.
 
-    Guarantee, if nothing is yielded: for each value of the first column, at most `DEPTH` files have both smaller and
-    greater values. Among files that have only one value in the first column, the same holds for the next column. Files
-    without bounds in their statistics are not counted.
+    If nothing is yielded, this is guaranteed: for each value of the first column, at most `DEPTH` files have both
+    smaller and greater values. The same is true for the next column, among files that have only one value in the first
+    column. Files without bounds in their statistics are not counted.
     """
     packs = {pack.path: pack for pack in live}
     for step in _small(packs.values(), clustered, step_bytes):
@@ -52,7 +52,8 @@ def separate(packs: Iterable[Add], clustered: Clustered) -> bool:
 
 
 def _small(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """Yields small files that follow each other without a gap in the first column, and files with vectors.
+    """Yields groups of files that are small or have vectors. The ranges of the files in a group have no gap in the
+    first column.
 
     Files are ordered by the least value of the first column. A file whose least value is unknown comes last.
     """
@@ -82,7 +83,7 @@ def _worth(step: list[Add]) -> bool:
 def _deep(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
     """Yields groups of files, if more than `DEPTH` files have a part of their ranges in common."""
     ends: dict[str, Any] = {}
-    common: list[Add] = []  # the ranges of all these files include the part after the last begin
+    common: list[Add] = []  # files whose ranges all include the part after the last begin
     for (begin, end), pack in sorted(_insides(live, clustered), key=_begin):
         if _bytes(common) >= step_bytes or any(ends[each.path] <= begin for each in common):
             yield from _too_many(common, step_bytes)
@@ -128,7 +129,7 @@ def _inside(stats: Mapping[str, Any], clustered: Clustered) -> Inside | None:
             same += (_rank(low), 0)
         elif not nulls and _close(low, high):
             return None
-        else:  # after all rows with the least value (1), and before all rows with the greatest value (-1)
+        else:  # 1 sorts after all rows with the least value, -1 before all rows with the greatest value
             return (*same, _rank(low), 1), (*same, _rank(None if nulls else high), -1)
     return None
 

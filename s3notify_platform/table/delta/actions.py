@@ -26,7 +26,9 @@ UNTIL: Final = "s3notify.until"
 """Tags of `add` and `remove`: the lowest and the highest label of the pack's rows."""
 
 SLOTS: Final = "s3notify.slots"
-"""Tag of `remove`, which has no statistics: the lowest and the highest slot of the pack's rows, like `3-17`."""
+"""Tag of `remove`: the lowest and the highest slot of the pack's rows, like `3-17`. A `remove` action has no
+statistics.
+"""
 
 NOTE: Final = "s3notify"
 """Field of `commitInfo`: the version's data for the history and the change feed."""
@@ -34,7 +36,7 @@ NOTE: Final = "s3notify"
 ANY_LABEL: Final = 2**63 - 1
 
 LAST_KEY: Final = "\U0010ffff" * (MAX_KEY_BYTES // 4)
-"""The greatest possible key of an object, in the order of code points. The order of UTF-8 is the same."""
+"""The greatest possible key of an object, in the order of code points. The bytes of UTF-8 sort in the same order."""
 
 UNKNOWN_ROWS: Final = -1
 """The value of `Add.rows` for a file whose statistics do not give the number of rows."""
@@ -113,7 +115,7 @@ class Add:
 
     @property
     def id(self) -> tuple[str, str]:
-        """The path and the vector of the file. Together they identify the file in the log."""
+        """The path and the vector of the file, which together identify the file in the log."""
         return self.path, self.vector.id if self.vector else ""
 
     def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:

@@ -28,9 +28,9 @@ from s3notify_platform.table.delta.actions import Add, Json, MetaData, Protocol,
 class Checkpoint:
     """The state of a log as of one version.
 
-    `txns`: the newest version of each application (`appId`). `removes`: the actions that removed files. Engines
-    need these actions only for their vacuum. `strange`: the names of actions that this platform does not read.
-    `foreign`: True if another engine wrote the checkpoint.
+    `txns`: the newest version of each application (`appId`). `removes`: the actions that removed files. Engines need
+    `removes` only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True
+    if another engine wrote the checkpoint.
     """
 
     protocol: Protocol
@@ -175,7 +175,8 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 def decode(body: bytes, *, where: str) -> Checkpoint:
     """Decodes a checkpoint of this platform or of another engine. Raises `CorruptError`, with `where` in its message.
 
-    A checkpoint of the kind V2 may name other objects, which list the live files. `strange` then contains `sidecar`.
+    A checkpoint of the kind V2 may name other objects, which list the live files. For such a checkpoint, `strange`
+    contains `sidecar`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(body))

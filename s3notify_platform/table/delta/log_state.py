@@ -60,8 +60,8 @@ def after(
     """Returns the state after this version. Pure.
 
     `adopt`: True if a foreign version that changes no data is accepted. `undone`: True if another version undoes this
-    version. Then this version may be any foreign version. `CorruptError`: the version does not fit the state.
-    `UsageError`: another engine made a forbidden change.
+    version, which may then be any foreign version. `CorruptError`: the version does not fit the state. `UsageError`:
+    another engine made a forbidden change.
     """
     number = state.version + 1
     if version.foreign and not adopt and not undone:

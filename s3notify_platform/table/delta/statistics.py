@@ -1,10 +1,11 @@
 """Makes the statistics of a pack from its Parquet footer. By these statistics, a query can skip the pack. Pure.
 
-Guarantee: a bound holds for every row, in the order in which engines compare values. A column for which no bound is
+Guarantee: no row is outside the bounds, in the order in which engines compare values. A column for which no bound is
 safe has no bound. So a query finds the same rows with statistics as without them.
 
 - Bounds of strings are cut after `STRING_CHARS` characters. The last character of a cut upper bound is replaced by the
-  next character. The order of code points is the order of UTF-8. Texts in lineage columns are not cut.
+  next character. Texts have the same order by code points as by their bytes in UTF-8. Texts in lineage columns are not
+  cut.
 - Lower bounds of times are rounded down to the millisecond, and upper bounds are rounded up.
 - Engines may read decimals as doubles. So decimals with more than `EXACT_DIGITS` digits are rounded: lower bounds down,
   upper bounds up.
@@ -14,8 +15,8 @@ safe has no bound. So a query finds the same rows with statistics as without the
 - Booleans and binaries have only a count of nulls. Lists and maps, and the fields inside them, have no statistics.
 - A value that the log cannot express (the year 10000, infinity) does not become a bound.
 
-A deletion vector does not change the bounds. So the bounds may be too wide for the visible rows, and `hidden` sets
-`tightBounds` to false.
+A deletion vector does not change the bounds. So the bounds may be too wide for the visible rows, and the function
+`hidden` sets `tightBounds` to false.
 
 Source: Delta Transaction Log Protocol, "Per-file Statistics".
 """
@@ -86,7 +87,7 @@ class _Column:
 
 @dataclass(slots=True)
 class _Tree:
-    """JSON texts of values, by column. Structs are nested trees."""
+    """JSON texts of values, by column. A struct is a tree inside the tree."""
 
     parts: dict[str, "str | _Tree"] = field(default_factory=dict)
 
@@ -149,7 +150,8 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 def without_nan(rows: pa.Table) -> frozenset[Path]:
     """Returns the float columns without NaN in these rows.
 
-    A column of a file that is written in parts has no NaN if the result for each part contains the column.
+    If a file is written in parts, the function is called for each part. A column has no NaN if all results contain the
+    column.
     """
     found: set[Path] = set()
 

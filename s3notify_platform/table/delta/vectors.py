@@ -5,8 +5,8 @@ vectors of a round are in one file, so that a round writes at most one further o
 name that begins with `_`. In other folders, `vacuum(full=True)` of delta-rs would remove the files, because this vacuum
 ignores vectors.
 
-    - A vector begins with magic (4 bytes, little endian) and the number of bitmaps (8 bytes). Then come the bitmaps:
-      for each, the high 32 bits of its row numbers (4 bytes), and a Roaring bitmap in the portable format.
+    - A vector begins with magic (4 bytes, little endian) and the number of bitmaps (8 bytes). The bitmaps follow. Each
+      bitmap consists of the high 32 bits of its row numbers (4 bytes), and a Roaring bitmap in the portable format.
     - In the log, a vector is encoded as Z85, and padded by zeros to a multiple of four bytes.
     - A file begins with the version of its format (1 byte). Each vector has its size before it (4 bytes, big endian),
       and its CRC-32 after it (4 bytes, big endian).
@@ -126,8 +126,8 @@ def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> Bit
     if len(found) != vector.rows or (found and found.max() >= rows):
         last = found.max() if found else None
         raise CorruptError(
-            f"{where}: the deletion vector hides {len(found)} rows, the last one at {last}; by the log it hides "
-            f"{vector.rows} of {rows} rows: restore the vector"
+            f"{where}: the deletion vector hides {len(found)} rows, the last of which is row {last}, but by the "
+            f"log it hides {vector.rows} of {rows} rows: restore the vector"
         )
     return found
 

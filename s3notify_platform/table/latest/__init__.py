@@ -6,5 +6,5 @@ compared), `latest_round` (the next version, from the changes), `latest_build` (
 implementation of `follow.Kind` for these tables).
 
 A row leaves the table when its object leaves the source's table. If an object is overwritten, deleted, erased or
-quarantined, each key of its rows gets the newest of the key's other rows.
+quarantined, its rows leave, too. For each key of these rows, the table then has the newest other row with this key.
 """

@@ -1,8 +1,8 @@
 """Rebuilds a table of newest rows from all rows of its source's table, as one version.
 
-Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task can write the first row and the state of
-each key while it reads the rows in order. Each task has its own range of slots. So the tasks' files of states do not
-overlap, and can form one level (`states.state_levels`): the lowest level whose intended size is large enough.
+Rows are sorted by (`_slot`, `_key`) and by rank, with the newest row first. So a task can write the first row and the
+state of each key while it reads the rows in order. Each task has its own range of slots. So the tasks' files of states
+do not overlap, and can form one level (`states.state_levels`): the lowest level whose intended size is large enough.
 """
 
 import math
@@ -97,7 +97,7 @@ def first_rows(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
-    """Returns the states of the keys in `newest`, in columns."""
+    """Returns the states of the keys in `newest`, as columns."""
     count = newest.num_rows
     given: dict[str, Any] = {
         "slot": newest["_slot"],

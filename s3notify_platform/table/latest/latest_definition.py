@@ -41,9 +41,10 @@ class Latest:
     `key`: the columns of the key. A row with a null in one of these columns has no key, and is left out. `order_by`:
     the columns that decide which row is newer, the most significant first. Null is older than all values. Ties are
     broken by the time when the row's object was written (`_modified`), then by the object's key, then by the row's
-    offset. Rows that a transform made from one record have the same offset: any of them may be the newest. `deleted`:
-    selects the rows that mean that their key is deleted. If `deleted` selects the newest row of a key, the key has no
-    row in the table. `deleted_when`: the condition of `deleted` as text. `slots`: the number of slots for keys.
+    offset. Rows that a transform made from one record have the same offset, so any of these rows may be the newest.
+    `deleted`: selects the rows that mean that their key is deleted. If `deleted` selects the newest row of a key, the
+    key has no row in the table. `deleted_when`: the condition of `deleted` as text. `slots`: the number of slots for
+    keys.
     """
 
     key: tuple[str, ...]

@@ -41,8 +41,8 @@ KEYS_AT_ONCE: Final = 50_000
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
-"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are as of one version of the source: the
-version that the table follows after the round.
+"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are read as of the version of the source
+to which the round advances the table.
 """
 
 
@@ -116,7 +116,7 @@ class _Newer:
         self._deleted = rows[DELETED].to_pylist()
 
     def state(self, at: int, label: int) -> ObjectState:
-        """Returns the state of the key whose newest row is number `at` of these rows."""
+        """Returns the state of the key whose newest row has the position `at` in these rows."""
         return ObjectState(
             key=self._keys[at],
             etag=self.ranks[at],
@@ -165,7 +165,7 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of a table of newest rows, as a `Change`. Either the whole round is committed, or nothing of it.
+    """A round of a table of newest rows, as a `Change`. A round is committed as a whole, or not at all.
 
     `follows`: the version of the source to which the round advances the table.
 

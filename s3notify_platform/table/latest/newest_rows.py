@@ -80,7 +80,7 @@ class NewestRows(Kind):
         return described(TableSchema(rows=json.dumps(columns)), created_ms=created_ms, vectors=vectors)
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`. The number in the result counts keys."""
+        """See `Kind`. The number in the result is a number of keys."""
         search = partial(self.jobs.search, self.latest, step.target)
         found = key_changes(step.table, step.held, self._came(step, feed), self._left(step, feed), search)
         keys = sum(len(each.changes) for each in found.slots.values())
@@ -100,7 +100,7 @@ class NewestRows(Kind):
         return change, keys
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`. The number in the result counts keys."""
+        """See `Kind`. The number in the result is a number of keys."""
         parts: list[BuiltPart] = []
         if step.columns:
             parts += self.jobs.newest(self.latest, step.target, step.label)

@@ -18,7 +18,7 @@ parts:
 | a text | its characters, and an end mark that sorts before all characters |
 
 So null is older than all values. Two rows have the same rank only if a transform made both from one record, with the
-same values in `order_by`. Then either row may count as the newer one.
+same values in `order_by`. In this case, either row may count as the newer row.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ _TOP: Final = np.uint64(1 << 63)
 
 _END: Final = "\x00"
 _NUL: Final = "\x00\x7f"
-"""`_END` is the end mark of a text. Inside a text, `_NUL` replaces the character NUL. `_NUL` sorts after an end mark,
-because a digit follows each end mark, and digits sort before the second character of `_NUL`.
+"""`_END` is the end mark of a text. Inside a text, `_NUL` replaces the character NUL. A digit follows each end mark.
+Digits sort before the second character of `_NUL`, so `_NUL` sorts after an end mark.
 """
 
 _HASHED: Final = "blake3:"

@@ -1,6 +1,6 @@
 """Mirrors. After each new version, a mirror shows the table elsewhere: in a catalog, or in another table format.
 
-A new mirror is a folder or a file with a class, and one entry in `MIRRORS`. The entry's name is then a value of the
+A new mirror is a folder or a file with a class, and one entry in `MIRRORS`. The entry's name becomes a value of the
 setting `mirror`. No other code has to change, because batches, slot assets, compaction, rollback and erasure all commit
 through `LogTable.commit`.
 

@@ -1,7 +1,7 @@
 """One pack: a Parquet file of rows of many slots, sorted by (`_slot`, `_key`, `_offset`).
 
-If slots are small, a row group ends where a slot ends. Row groups have statistics of `_slot`. So to read the rows of a
-slot, the file's footer and a few ranges are enough. `_slot` and `_key` are the first columns, so both are in one range
+If slots are small, a row group ends where a slot ends. Row groups have statistics of `_slot`. So a read of a slot's
+rows needs only the file's footer and a few ranges. `_slot` and `_key` are the first columns, so both are in one range
 of each row group.
 """
 
@@ -51,12 +51,12 @@ class PackSizes:
     """The sizes of packs, in bytes, and the number of small packs.
 
     `row`: each row counts as at least this number of bytes, because well-compressed rows take as long to rewrite as
-    other rows. `target`: a file of at least this size is full, and is not merged. No file has much more than twice this
-    size. Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has
-    at most `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector
-    may hide. `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are
-    replaced together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`. A pack with rows of only
-    one slot is then full from `own` bytes on.
+    other rows. `target`: a file of at least this size is full, and is not merged. No file is much larger than twice
+    `target`. Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class
+    has at most `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a
+    vector may hide. `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a
+    slot are replaced together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`, and a pack with
+    rows of only one slot is full from `own` bytes on.
     """
 
     target: int = 64 << 20
@@ -253,8 +253,8 @@ class PackReader:
         """Reads the columns `_slot` and `_key` of the row groups that may have one of `slots` (ascending). A pack
         without `_key` gives only `_slot`.
 
-        Each result is the number of a row group's first row, with all rows of the row group. If the file is read by
-        ranges, the call reads the footer and one range of each row group in the result.
+        Each result consists of the number of a row group's first row, and all rows of the row group in these columns.
+        If the file is read by ranges, the call reads the footer and one range of each row group in the result.
         """
         start = 0
         metadata = self.file.metadata

@@ -74,8 +74,8 @@ class StagedPack:
 class PackChanges:
     """The packs that a round adds and removes. `withdrawn`: the number of withdrawn rows, by slot.
 
-    `files`: the bodies to write, by key. `lost`: the slots of staged packs that an erasure has deleted, because these
-    packs had rows of the erased object.
+    `files`: the bodies to write, by key. `lost`: the slots that are lost because an erasure has deleted their staged
+    packs, which had rows of the erased object.
     """
 
     adds: list[Add] = field(default_factory=list)
@@ -90,8 +90,8 @@ class PackSet:
     """Reads and makes packs of one table.
 
     `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: True if
-    deletion vectors may hide rows, which saves rewrites. A change may be computed again on top of another version.
-    Packs that were already made are then used again.
+    deletion vectors may hide rows, which saves rewrites. If a change is computed again on top of another version, the
+    packs that were already made are used again.
     """
 
     store: ObjectStore

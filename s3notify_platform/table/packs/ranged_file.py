@@ -29,7 +29,7 @@ ITEMS_AHEAD: Final = 64
 
 
 class RangedFile:
-    """A file for `pa.PythonFile`, of which some byte ranges are in memory.
+    """A file for `pa.PythonFile`. Some byte ranges of the file are in memory.
 
     `parts`: the byte ranges in memory, in order, each with the position of its first byte. Each read of other bytes
     costs 1 GET.

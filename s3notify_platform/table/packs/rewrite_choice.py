@@ -1,11 +1,11 @@
 """Chooses the packs that a round rewrites: packs that lose rows, and small packs if there are too many. Pure.
 
 If there are more than `in_class` files of one size class (`PackSizes`), a round merges the files with the oldest
-labels. A file counts by its weight (`PackSizes.weight`): its bytes, or more if the file has many rows. So a table of B
-bytes has at most B / target full files, and `in_class` files for each class. For some time there may be more files: the
-files of the newest round, and files whose merge waits because of the round's `BUDGET`. Over time, merges rewrite each
-row about once for each size class. Young packs are not merged with old packs, because the objects in young packs are
-the most likely to change again.
+labels. The size class depends on the file's weight (`PackSizes.weight`): its bytes, or more if the file has many rows.
+So a table of B bytes has at most B / target full files, and `in_class` files for each class. For some time there may be
+more files: the files of the newest round, and files whose merge waits because of the round's `BUDGET`. Over time,
+merges rewrite each row about once for each size class. Young packs are not merged with old packs, because the objects
+in young packs are the most likely to change again.
 
 A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. If a vector hides more than the share
 `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows of the round.
@@ -21,9 +21,9 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.round_packs import SIZES, Withdrawal, Withdrawals, candidates
 
 BUDGET: Final = SIZES.budget
-"""The largest number of bytes of packs that a round rewrites, besides packs that lose rows. Bytes count as in
-`PackSizes.weight`. A single merge of `fan` + 1 packs may exceed the limit. The rewrite of a million rows takes about a
-second."""
+"""The largest number of bytes of packs that a round rewrites, besides packs that lose rows. The bytes of a pack are its
+weight (`PackSizes.weight`). A single merge of `fan` + 1 packs may exceed the limit. The rewrite of a million rows takes
+about a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ def plan_round(
 
     `vectors`: True if deletion vectors hide the withdrawn rows. Packs that are merged anyway are rewritten without
     these rows instead. `budget`: see `compaction`. `fresh`: the paths of packs that earlier changes of the same version
-    add. The round withdraws rows from these packs, but does not merge these packs. The log marks a merge as no change
-    of data. So readers of the version's changes would miss the new rows in a merged pack.
+    add. The round withdraws rows from these packs, but does not merge these packs. In the log, a merge is marked as an
+    action that changes no data. So readers of the version's changes would miss new rows in a merged pack.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)

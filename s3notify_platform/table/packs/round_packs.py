@@ -3,7 +3,7 @@ makes no request, and needs no Spark.
 
 All rows of a new pack have the same label. The state of an object has the first and the last label of its rows. So only
 a few packs may have rows of an object: the packs whose ranges of labels and slots include the object's labels and slot.
-For the same reason, merges join only packs with neighbouring labels (`rewrite_choice`).
+Merges join only packs with neighbouring labels (`rewrite_choice`), so that these ranges stay small.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ def write(
     leave out a slot at little cost (`without_slots`). `schema`: the schema of all rows, by default the schema of the
     first rows. Memory holds one pack. `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot`, it is enough if the rows are sorted by `_slot`. The replacement of a slot then rewrites less
+    With `sizes.by_slot`, it is enough if the rows are sorted by `_slot`, and the replacement of a slot rewrites less
     than 3 * (`target` + `group`) bytes of other slots.
     """
     if sizes.by_slot:
@@ -304,8 +304,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # This stream has ended. Its last rows still wait, since other streams may have more rows with the same sort
-            # key. So the last rows of this stream are added to the waiting rows of another stream.
+            # This stream has ended. The last rows of this stream still wait, since other streams may have more rows
+            # with the same sort key. So these rows are added to the waiting rows of another stream.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

@@ -2,8 +2,8 @@
 
 The file is Parquet, and any reader of Parquet can open it. The row groups of the file are the pages. The filters come
 after the last page, where readers of Parquet do not look. Then comes the footer. The footer's metadata has the position
-of each page. Filters and footer are the *tail*. A process needs only the tail to find the page that may have a key.
-`StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
+of each page. The filters and the footer together are called the *tail*. A process needs only the tail to find the page
+that may have a key. `StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
 The place of a state is (slot, key). The places in a file are from `first` to `end` (exclusive). Each bound is the
 beginning of a slot, or is made from a key of the file. So if a file is rewritten without an erased key, the file's
@@ -126,8 +126,9 @@ def state_files(
 ) -> Iterator[tuple[StateFile, bytes]]:
     """Makes files of sorted states, and yields each file with its body.
 
-    A file ends after about `file_bytes`, or near one of the `cuts`. A file ends where a slot ends, unless it would then
-    exceed about 1.5 times `file_bytes`. `hull`: a range of places in which the other files of the level have no states.
+    A file ends after about `file_bytes`, or near one of the `cuts`. The end of a file is the end of a slot, except if
+    the file would otherwise exceed about 1.5 times `file_bytes`. `hull`: a range of places in which the other files of
+    the level have no states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):
@@ -290,7 +291,7 @@ class Tail:
 def tail_of(file: StateFile, body: bytes) -> Tail:
     """Decodes the tail: the last `file.tail` bytes. `CorruptError`: the bytes were changed after the write."""
     if len(body) != file.tail or zlib.crc32(body) != file.check:
-        raise file.corrupt(f"its last {file.tail} bytes differ from those written")
+        raise file.corrupt(f"its last {file.tail} bytes differ from the bytes that were written")
     try:
         return _tail_of(file, body)
     except _UNREADABLE as error:
@@ -303,7 +304,7 @@ def _tail_of(file: StateFile, body: bytes) -> Tail:
     about = json.loads(metadata.metadata[_PAGES])
     rows: list[list[Any]] = about["pages"]
     if about["end"] != start or len(rows) != metadata.num_row_groups:
-        raise ValueError("its pages are not where its footer says")
+        raise ValueError("its pages are not at the positions in the footer")
     ends = [*(row[0] for row in rows[1:]), start]
     pages = tuple(
         PageEntry((slot, key), last, at, end, states, failing, pending)
@@ -338,7 +339,7 @@ def page_of(tail: Tail, number: int, body: bytes | memoryview, start: int) -> pa
         found = opened.read_row_group(number, use_threads=False).combine_chunks()
         columns = pa.record_batch([each.chunk(0) for each in found.columns], schema=STATE_SCHEMA)
         if columns.num_rows != page.states or place_at(columns, 0) != page.first:
-            raise ValueError("its states differ from what its tail says")
+            raise ValueError("its states do not match the tail")
     except _UNREADABLE as error:
         raise file.corrupt(f"page {number}: {type(error).__name__}: {str(error)[:300]}") from error
     return columns

@@ -3,7 +3,7 @@
 A manifest has a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0, in
 which a newer file overrides an older file. Then come the levels 1, 2, …, where a lower level overrides a higher level.
 In these levels, the files of one level have disjoint ranges of places (slot, key). A key whose object has left has a
-`gone` mark. A merge drops the mark when no file of a deeper level can have the key.
+`gone` mark. A merge drops such a mark when no file of a deeper level can have the key.
 
 A round makes the next set by `StateSet.after`. The changes of the round become inline states, or a file of level 0. A
 merge of older files (`state_merge`) may be committed with the changes. The merged files have no changes of the round.
@@ -15,8 +15,8 @@ Invariants
     - The inline state of a key is newer than the states of the key in files.
     - Except in level 0, two files of one level never have the same place.
     - A merge takes the oldest files of level 0, or neighbouring files of another level. A merge also takes all files of
-      the next level in the range of places of these files. So two merges without a common file never write into the
-      same range of places.
+      the next level whose ranges of places overlap the ranges of these files. So two merges without a common file never
+      write into the same range of places.
 """
 
 import json
@@ -120,9 +120,8 @@ class Merge:
     bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def fits(self, files: Collection[StateFile]) -> bool:
-        """Returns true if `files` has all files in `removed`, in the same levels.
-
-        In this case, no file of another writer overlaps the files in `added`.
+        """Returns true if `files` has all files in `removed`, in the same levels. If so, no file of another writer
+        overlaps the files in `added`.
         """
         return {*self.removed} <= {*files}
 
@@ -137,7 +136,7 @@ class Merge:
 class Next:
     """The states of the next version. `bodies`: the files to write before the manifest, by name.
 
-    `merge`: the merge that `states` includes, or None. A merge that was dropped is not included.
+    `merge`: the merge that `states` includes, or None if there was no merge, or if the merge was dropped.
     """
 
     states: StateSet

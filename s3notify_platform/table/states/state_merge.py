@@ -67,7 +67,7 @@ class MergePlan:
 
 
 def next_states(reader: StateReader, states: StateSet, changes: Changes, *, name: Name) -> Next:
-    """Returns the states of the next version: `changes`, and the merge that is due. The caller must write
+    """Returns the states of the next version, which include `changes` and the merge that is due. The caller must write
     `Next.bodies`. Cost: 1 GET for each merged file.
 
     `CorruptError`: a file is missing, or was changed after the write.
@@ -171,7 +171,7 @@ def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
             rows,
             level=plan.level,
             name=name,
-            file_bytes=size // max(1, round(size / plan.file_bytes)),  # so that the last file is not small
+            file_bytes=size // max(1, round(size / plan.file_bytes)),  # a size that avoids a small last file
             hull=hull_of(plan.files),
             cuts=plan.cuts,
         )
@@ -216,7 +216,7 @@ class Erasure:
 
 
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
-    """Removes these keys, also their `gone` marks, from files and inline states.
+    """Removes these keys, and their `gone` marks, from files and inline states.
 
     Other files do not change. Cost: 1 GET for each file whose filter accepts a key. If a key is in the range of a file,
     and the file's tail is not cached, the tail costs 1 GET.

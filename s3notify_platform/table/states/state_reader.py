@@ -1,9 +1,9 @@
 """Reads the states of objects: by keys, by slots, or only the failing or the pending objects of slots.
 
 A warm process has the tails of all files (`state_file`) in its cache. The filters are in the tails. So a key without a
-state costs no request, except if a filter wrongly accepts it (0.3% of the pages). A key with a state costs at most the
-read of one page. A cold process makes 1 GET more for each file that may hold one of the keys. A small file is read as a
-whole. Neighbouring pages of one file are read together.
+state costs no request, except if a filter wrongly accepts the key (0.3% of the pages). A key with a state costs at most
+the read of one page. A cold process makes 1 GET more for each file that may hold one of the keys. A small file is read
+as a whole. Neighbouring pages of one file are read together.
 """
 
 from bisect import bisect_left
@@ -131,7 +131,7 @@ class StateReader:
             for place in some:
                 if (number := tail.page_of(place, hashes[place])) is not None:
                     pages[place].append((tail, number))
-        # If the filters of several pages accept a key, the newest of these pages nearly always has it.
+        # If the filters of several pages accept a key, the newest of these pages nearly always has the key.
         for depth in range(max(map(len, pages.values()), default=0)):
             wanted: dict[str, tuple[Tail, dict[int, list[Place]]]] = {}
             for place, candidates in pages.items():

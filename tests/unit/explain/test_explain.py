@@ -108,7 +108,7 @@ def test_a_quarantined_object_is_explained(place):
     text = said(place.ask())[1]
     assert text == (
         "quarantined because it could not be read: timed out; 3 records of it are committed; a new read "
-        "is requested: the slot's next batch reads it"
+        "is requested: the slot's next batch reads the object"
     )
 
 
@@ -136,9 +136,7 @@ def test_an_object_that_is_to_be_read_again_is_explained(place, asked):
     if asked == "slot":
         assert backfill(place.source.table(store=place.store), [SLOT], None).objects == 1
     answer = place.ask()
-    text = (
-        "committed in version 1, 0 s ago: 3 records; a new read is requested: the slot's next batch reads it"
-    )
+    text = "committed in version 1, 0 s ago: 3 records; a new read is requested: the slot's next batch reads the object"
     assert said(answer) == ("reading", text)
     assert not answer.verdict.settled
     place.commit(place.state())

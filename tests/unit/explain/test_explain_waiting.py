@@ -33,7 +33,7 @@ def test_an_entry_without_a_signal_is_explained(place):
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
     assert kind == "waiting"
-    assert "not signalled yet; its writer or a reconciler has to signal it" in text
+    assert "not signalled yet; the writer or a reconciler has to signal the slot" in text
 
 
 def test_a_reserved_change_counts_as_being_written(place):
@@ -142,7 +142,7 @@ def test_an_unannounced_change_is_unseen(place):
     key. The change's announcement may also be on its way, for example through an inlet. If the answer did not mention
     this case, and said that only a sweep helps, it could be wrong a minute later.
     """
-    sweep = "unless an announcement is still on its way, only a sweep finds it"
+    sweep = "unless an announcement is still on its way, only a sweep finds the change"
     place.store.put(KEY, b"one")
     assert f"was never signalled; {sweep}; " in said(place.ask())[1]
     place.put()
@@ -157,12 +157,12 @@ def test_an_unannounced_change_is_unseen(place):
     place.pass_time(5)
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
-    assert f"for another key, because the signal's writer queues; {sweep}; " in said(place.ask())[1]
+    assert f"for another key, because the signal's writer also queues keys; {sweep}; " in said(place.ask())[1]
     place.publish(Put(key=other, body=b""), queued=False)
     assert place.ask().verdict.kind == "signalled"
     assert place.ask(seen=digest_of(place.signal_etag())).verdict.kind == "unseen"
     place.commit(ObjectState(key=other, etag="x", size=0))
-    assert f"the batch of the slot's signal did not find it; {sweep}; " in said(place.ask())[1]
+    assert f"the batch of the signal did not find the change; {sweep}; " in said(place.ask())[1]
 
 
 def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
@@ -192,7 +192,7 @@ def test_a_sensor_that_does_not_tick_is_named_if_a_change_waits_for_a_batch(plac
     assert text.endswith("; the source's sensor has not ticked for 2 h: does Dagster's daemon run?")
     document = place.ask(on=False, ticked_ms=now_ms).document()
     assert (document["sensor_on"], document["ticked_ms"]) == (False, now_ms)
-    assert any(line.startswith("sensor: nothing is known of it here") for line in place.ask().lines)
+    assert any(line.startswith("sensor: unknown; set the DAGSTER_HOME") for line in place.ask().lines)
     assert place.ask().document()["sensor_on"] is None
 
 

@@ -244,7 +244,7 @@ def test_log_without_its_last_version_is_refused(store):
     commit(table, 1)
     store.delete(LAYOUT.version(2))
     for read in (table.reader.open, lambda: table.reader.refresh(base)):
-        with pytest.raises(CorruptError, match="ends with version 1, and version 2 was committed"):
+        with pytest.raises(CorruptError, match="ends with version 1, but version 2 was committed"):
             read()
 
 

@@ -131,7 +131,8 @@ def test_command_names_the_slot_asset_or_the_setting() -> None:
     with pytest.raises(UsageError, match="'a string' --asset daily`"):
         check_types("orders", KNOWN.rows, columns(a="string"), asset="daily")
     with pytest.raises(
-        UsageError, match=r"^schema_hints: column 'a' is bigint .* otherwise take it out of schema_hints"
+        UsageError,
+        match=r"^schema_hints: column 'a' is bigint .* otherwise remove the column from schema_hints",
     ):
         check_types("orders", KNOWN.rows, columns(a="string"), setting="schema_hints")
 
