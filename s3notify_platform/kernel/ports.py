@@ -21,7 +21,7 @@ from typing import NewType, Protocol, overload, runtime_checkable
 from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 
 ETag = NewType("ETag", str)
-"""An ETag as the store returns it, without the surrounding quotes."""
+"""An ETag from the store, without the surrounding quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,8 +301,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         ...
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """Deletes the object. If the object does not exist, returns `Written`, or `Conflict` if there is a
-        precondition.
+        """Deletes the object. If the object does not exist, returns `Conflict` if there is a precondition, else
+        `Written`.
         """
         ...
 
@@ -318,8 +318,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         `metadata` override the source's metadata, and the call makes 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
-        `metadata` replaces the source's metadata without a HEAD. If the `CopySource` has changed: `Conflict` with
-        a precondition, `ConflictError` without.
+        `metadata` replaces the source's metadata without a HEAD. If the `CopySource` has changed, the call returns
+        `Conflict` if it has a precondition, and otherwise raises `ConflictError`.
         """
         ...
 
@@ -383,12 +383,12 @@ class RecordStore(Protocol):
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """Yields, in key order, the records of a partition whose keys begin with `prefix` and are `wanted` (default:
-        all).
+        """Yields the records of a partition, in key order. Leaves out each record whose key does not begin with
+        `prefix`, or for whose key `wanted` returns false.
 
         `known`: records by key that the caller has read before. If such a record has not changed, the store may return
-        the record from `known`, without a read. `keys_only`: true for keys whose value is not needed. The record of
-        such a key has the value b"".
+        the record from `known`, without a read. `keys_only` returns true for keys whose value is not needed. The record
+        of such a key has the value b"".
         """
         ...
 
@@ -417,7 +417,7 @@ class MessageQueue(Protocol):
     clients receive it later.
 
     The methods are thread-safe: an inlet calls `hide` in a second thread. `PullInletSettings.visibility_seconds`
-    permits 12 hours; for a service with a lower limit, the inlet's settings declare this field again.
+    permits 12 hours. If a service has a lower limit, the settings of the service's inlet declare this field again.
 
     `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause.
     """

@@ -1,13 +1,13 @@
 """Declarative automation of the assets downstream of a source: conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make. There are three cases: only the source was materialized, the slot asset is new, or the last run of the slot asset
-failed. Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor`
-requests one run for all these slots. The UI shows the history of the conditions as usual.
+make, in three cases: only the source was materialized, the slot asset is new, or the last run of the slot asset failed.
+Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor` requests one
+run for all these slots. The UI shows the history of the conditions as usual.
 
 A run may end without a report about some of its slots: it was killed or canceled, or it failed as a whole. Dagster does
-not count these slots as failed, so no condition becomes true for them. The sensor itself requests them again, with the
-source's backoff for failed slots. A run counts as dead under the same rules as a run of a batch (`run_pulse`).
+not count these slots as failed, so no condition becomes true for them. The sensor itself requests the slots again, with
+the source's backoff for failed slots. A run counts as dead under the same rules as a run of a batch (`run_pulse`).
 """
 
 import warnings
@@ -63,7 +63,7 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
     again = failed & condition.cron_tick_passed(RETRY_CRON)
     handled = condition.newly_requested() & ~updated
     return ((updated | never_made | again).since(handled) & ~condition.any_deps_missing()).with_label(
-        "when its source's slot was committed without it"
+        "when the source committed the slot without this asset"
     )
 
 
@@ -71,7 +71,8 @@ SlotsByAsset = Mapping[dg.AssetKey, set[str]]
 
 
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
-    """Requests one run with exactly these slots: the slots that the conditions request, and the slots of a killed run.
+    """Requests one run that has exactly these slots: the slots that the conditions request, and the slots of a killed
+    run.
 
     No condition is evaluated while a run is in flight, or before the slots of a killed run are due again. Otherwise
     updates would be dropped. `settings`: the backoff, and the time after which a run counts as dead.
@@ -95,7 +96,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
                 minimum_interval_seconds=assets.interval_seconds,
                 default_status=assets.sensor_status,
                 metadata=metadata,
-                description=f"Requests slot assets of {assets.name!r} that its batches did not make, in one run for "
+                description=f"Requests slot assets of {assets.name!r} that no batch has made, in one run for "
                 "all slots.",
             )
 
@@ -201,9 +202,9 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         report_silent(instance, found.silent)
 
     def _left(self, last: DagsterRun | None, instance: dg.DagsterInstance) -> SlotsByAsset:
-        """The slots of the last run, except the slots that it reported as failed. Empty if the run succeeded, or if all
-        these slots have been made in the meantime. The condition `failed` of `follow_slots` retries slots that the run
-        reported as failed.
+        """The slots of the last run, except the slots that the run reported as failed. Empty if the run succeeded, or
+        if all these slots have been made in the meantime. The condition `failed` of `follow_slots` retries slots that
+        the run reported as failed.
         """
         if last is None or last.is_success:
             return {}

@@ -109,7 +109,7 @@ def quarantine_facts(name: str, snapshot: Snapshot | None) -> dict[str, Any]:
 
 
 def overdue(state: SensorState, *, besides: str = "") -> list[str]:
-    """The batches that have been open for more than `OVERDUE_SECONDS`, except the batch `besides`, which is ending
+    """The batches that have been open for more than `OVERDUE_SECONDS`, without the batch `besides`, which is ending
     now.
     """
     since_ms = SYSTEM_CLOCK.wall_ms() - OVERDUE_SECONDS * 1000
@@ -141,7 +141,7 @@ def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEva
         check_name=COMPLETE,
         passed=True,
         severity=dg.AssetCheckSeverity.WARN,
-        description="A batch has compared the whole source, and committed what it found.",
+        description="A batch has compared the whole source, and committed all changes that it found.",
         metadata={
             SWEPT: dg.MetadataValue.timestamp((at_ms or SYSTEM_CLOCK.wall_ms()) / 1000),
             "objects_read": sum(each.objects for each in done.slots.values()),
@@ -153,8 +153,8 @@ def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation
     """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
     of the check's history.
 
-    A sweep announces the missed changes that it finds. So if it finds nothing else, its own evaluation fails, but the
-    result that is reported again passes.
+    A sweep announces the missed changes that it finds. If the sweep finds nothing else, the sweep's own evaluation
+    fails, but the result that is reported again passes.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

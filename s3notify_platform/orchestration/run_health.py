@@ -3,12 +3,12 @@
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
 has ended. This module also finds a run whose code server or supervisor was killed before the report.
 
-A run's heartbeat begins with the run's only step. It cannot begin earlier, for two reasons. First, only the definitions
-say where heartbeats are stored. Second, the code of the definitions does not learn the run's id while Dagster's run
-process loads this code.
+A run's heartbeat begins with the run's only step. The heartbeat cannot begin earlier, for two reasons. First, only the
+definitions say where heartbeats are stored. Second, the code of the definitions does not learn the run's id while
+Dagster's run process loads this code.
 
-A run counts as gone only if that is certain, because a slow start looks the same from outside. If a run is reported as
-failed before its start, the run never starts, because Dagster's run worker finds it finished.
+A run counts as gone only if its process is certainly gone, because a slow start looks the same from outside. If a run
+is reported as failed before its start, the run never starts, because Dagster's run worker finds it finished.
 """
 
 import json

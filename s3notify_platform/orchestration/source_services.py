@@ -38,7 +38,7 @@ class _SourceService:
         return self.settings.build(self._context(io))
 
     def digest(self, io: SlotIOManager) -> str:
-        """See `ManagedService`. A repr of the settings and of the buckets has no secret."""
+        """See `ManagedService`. The repr of the settings and of the buckets contains no secret."""
         place, context = io.source.location, self._context(io)
         used = [getattr(context, each.name) for each in fields(context) if each.name != "queue"]
         text = repr((self.settings, place.queue_prefix, place.records_table, used))
@@ -68,8 +68,8 @@ def _keyspace_of(source: Source) -> SourceKeyspace:
 
 
 def _place_of(source: Source) -> tuple[object, ...]:
-    """The bucket and the queue. If there is an endpoint, the endpoint decides where they are, and not the region.
-    Credentials matter only for a DynamoDB table, because its name is unique only in one account.
+    """The bucket and the queue. If an endpoint is set, the endpoint decides where bucket and queue are, and the region
+    is ignored. Credentials matter only for a DynamoDB table, because its name is unique only in one account.
     """
     place = source.location
     buckets = [(each.bucket, each.scheme, each.endpoint) for each in (source.input.bucket, place.platform)]

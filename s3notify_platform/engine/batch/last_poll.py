@@ -1,5 +1,5 @@
-"""Stores the signals seen by `s3notify ingest`, and the time of its last sweep, so that any machine can continue. Each
-source has one JSON record with these values.
+"""Stores the signals that `s3notify ingest` has seen, and the time of the last sweep, so that any machine can continue.
+Each source has one JSON record with these values.
 
 The record is a hint. The record is written only after every signalled change is committed, or is in the rescan backlog.
 If the record is lost, all slots are compared again. If another process replaces the record by an older record, some

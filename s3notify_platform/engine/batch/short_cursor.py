@@ -162,7 +162,9 @@ def _part_of(cursor: str, name: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts by the digest's index."""
+    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts. The keys are the indexes of the
+    digests.
+    """
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

@@ -79,7 +79,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The place where a chain of LISTs begins: after a cut, or at the server's token."""
+    """The place where a chain of LISTs begins: after the key of a cut, or at the server's token."""
 
     after: str | None = None
     token: str | None = None
@@ -291,7 +291,7 @@ class Comparison:
         self._choice = source.enumerator().choice
 
     def _chosen(self, key: str, unchosen: Collection[str]) -> bool:
-        """True if the source reads an object with this key. `on_delete` does not keep the rows of other objects."""
+        """True if the source reads an object with this key. If not, `on_delete` does not keep the object's rows."""
         return key not in unchosen and not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:

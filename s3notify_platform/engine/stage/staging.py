@@ -1,9 +1,10 @@
 """Staging: Spark tasks read splits and write the rows to packs, which are not part of any table version yet.
 
-A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
-object has its own packs. These packs are dropped if another part was read from another object version. Rejects are
-written to separate packs in the same way. Tasks report outcomes and packs to the driver. A pack of at most
-`CARRIED_PACK_BYTES` is sent to the driver, which writes the pack together with the manifest: this saves a request.
+A task gathers the rows of whole objects, sorts them, and writes packs. A pack may have rows of several slots and
+objects. A part of a big object has its own packs. These packs are dropped if another part was read from another object
+version. Rejects are written to separate packs in the same way. Tasks report outcomes and packs to the driver. A pack of
+at most `CARRIED_PACK_BYTES` is sent to the driver, which writes the pack together with the manifest: this saves a
+request.
 
 With a transform, the first tasks only read (`reading_task`), and the rows stay in Spark. The driver receives the
 outcomes. Then other tasks (`storing_task`) write the rows that the transform has made of completely read objects.

@@ -59,8 +59,7 @@ def _none_of(
 
 
 def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
-    """Joins the outcomes of an object's parts, which one or several tasks have read, to the outcome of the object.
-    Pure.
+    """Makes the outcome of an object from the outcomes of its parts, which one or several tasks have read. Pure.
 
     The result covers the parts before the first failed part, and has the failure of this failed part. With `whole`, the
     failure of any part fails the object. If one part is superseded or deleted, the whole object is superseded or

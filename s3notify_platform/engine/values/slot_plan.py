@@ -2,9 +2,9 @@
 results.
 
 The driver receives only the changes of a batch: the splits, the removed keys, and the entries to remove. The number of
-splits and removed keys is at most `max_objects`, plus one for each slot. The topic's capacity limits the number of
-entries. All other objects of the bucket pass through Spark's own shuffle, which spills to disk, and never through the
-driver.
+splits and removed keys together is at most `max_objects` plus the number of slots. The topic's capacity limits the
+number of entries. All other objects of the bucket never pass through the driver, but only through Spark's own shuffle,
+which spills to disk.
 """
 
 import pickle
@@ -75,7 +75,7 @@ class Plan:
 
     Slots in `failed` have no plan, because their bucket or state could not be read. `chains`: the number of chains in
     which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop. If a chain does
-    not stop, the server does not list correctly after a given key.
+    not stop, the server has a defect: it does not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)

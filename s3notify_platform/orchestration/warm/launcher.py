@@ -192,7 +192,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
 
 
 def takes_in_everything(run: DagsterRun) -> bool:
-    """True for a batch of everything, like the first batch. A batch of everything takes long, so it gets its own
+    """True for a batch that compares everything, like the first batch. Such a batch takes long, so it gets its own
     process.
     """
     steps: Any = run.run_config.get("ops") or {}

@@ -80,7 +80,7 @@ def main() -> None:
                 wait = IDLE_JOB_SECONDS
                 continue
             _execute(instance, repository, order)
-            flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must leave is killed
+            flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must end is killed
             spark = fresh_session(
                 spark
             )  # before another run arrives, which would fail with the old Java session
