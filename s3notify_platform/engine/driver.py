@@ -256,7 +256,7 @@ class _Round:
         return self.round
 
     def _looked(self, slots: Sequence[Slot]) -> tuple[Base, Sequence[Entry] | None, TopicUser]:
-        """Reads the newest snapshot and, in parallel, the slots' entries; entries are None if the bucket is listed."""
+        """Reads the newest snapshot and, in parallel, the slots' entries (None if the bucket is listed)."""
         ingest, state, source = self.ingest, self.ingest.state, self.ingest.source
         entries: Sequence[Entry] | None = None
         epoch = state.topic
@@ -356,9 +356,9 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        If the round would exceed this limit, the slots whose objects would go to quarantine stay failed. These slots
-        are settled again, as if this attempt were not their last. Cost of a round with an unforeseen error: the
-        requests of `StateReader.failing`.
+        If the round would exceed this limit, the slots whose objects would go to quarantine stay failed. The results of
+        these slots are made again, as if this attempt were not the last attempt. Cost of a round with an unforeseen
+        error: the requests of `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {
@@ -379,9 +379,9 @@ class _Round:
         if len(there.union(*wanted.values())) <= MAX_UNFORESEEN:
             return
         ingest.progress(
-            f"{len(wanted)} slots stay failed: with their objects, more than {MAX_UNFORESEEN} objects would be in "
-            "quarantine for unforeseen errors; see the tracebacks. If a defect is the cause, install a version or a "
-            "transform without this defect; otherwise remove these objects"
+            f"{len(wanted)} slots stay failed, because otherwise more than {MAX_UNFORESEEN} objects would be in "
+            "quarantine for unforeseen errors. See the tracebacks. If a defect is the cause, install a version or a "
+            "transform without this defect. Otherwise remove these objects"
         )
         state.last_attempt = state.last_attempt.difference(wanted)
         for part in done.parts:

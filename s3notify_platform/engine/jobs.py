@@ -42,7 +42,9 @@ class Jobs(Protocol):
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """Returns the schema with new fields (`Outcome.new_fields`), or the same schema if it cannot be widened."""
+        """Returns the schema with the new fields (`Outcome.new_fields`), or the unchanged schema if it cannot be
+        widened.
+        """
 
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int

@@ -35,7 +35,7 @@ def attempts(
     """Yields the numbers of up to `most` attempts, from 0. Waits before each attempt except the first
     (`backoff_seconds`).
 
-    The caller leaves the loop when an attempt succeeds. So the code after the loop handles the case that no attempt has
+    The caller leaves the loop when an attempt succeeds. So the code after the loop runs only if no attempt has
     succeeded.
     """
     for attempt in range(most):

@@ -24,7 +24,8 @@ PART_BYTES: Final = 8 << 20
 """Size in bytes of the first part of an upload. A smaller object is written by one PUT. S3 requires at least 5 MiB."""
 
 PARTS_BYTES: Final = 256 << 20
-"""Largest number of bytes of an upload's parts in memory at the same time, unless a single part is larger."""
+"""Largest number of bytes of an upload's parts that are in memory at the same time. A single larger part is also
+allowed."""
 
 COPIED_AT_ONCE_BYTES: Final = 1 << 30
 """Largest size in bytes of an object that one request copies. S3 allows 5 GiB, but the answer for such an object may
@@ -73,11 +74,11 @@ MAX_COLUMNS: Final = 2000
 many fields."""
 
 MAX_SCHEMA_BYTES: Final = 512 << 10
-"""Largest size in bytes of an inferred or declared schema, as Spark's JSON. The schema of rows after a transform may
-have twice as many bytes."""
+"""Largest size in bytes of an inferred or declared schema in Spark's JSON format. The schema of rows after a transform
+may have twice as many bytes."""
 
 SCHEMA_WARN_SHARE: Final = 0.8
-"""Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
+"""`s3notify status` warns of an inferred schema from this share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES`."""
 
 REWRITE_WARN_TIMES: Final = 10
 """Largest normal value of this ratio: the bytes that the newest batches wrote again, divided by the bytes that they
@@ -175,8 +176,8 @@ MAX_TASK_BYTES: Final = 8 << 30
 """Bytes of memory that a Spark task may take, in addition to the memory that its process had before the task. The limit
 is lower if `MAX_TASK_SHARE` allows fewer bytes.
 
-This limit works on systems that can limit memory. The task needs room for an object of `MAX_OBJECT_BYTES`, and for
-copies of the object.
+This limit works only on systems that can limit the memory of a process. The task needs room for an object of
+`MAX_OBJECT_BYTES`, and for copies of the object.
 """
 
 MAX_TASK_SHARE: Final = 0.7
@@ -207,14 +208,14 @@ MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Largest number of decoded bytes of a JSON document that is read as a whole."""
 
 DRAIN_SECONDS: Final = 9.0
-"""Seconds from SIGTERM until a command has ended. Container runtimes kill a process after 10 s."""
+"""A command ends within this number of seconds after SIGTERM. Container runtimes kill a process after 10 s."""
 
 CREDENTIALS_SECONDS: Final = 60.0
 """Seconds after which credentials that do not renew themselves are looked up again."""
 
 REMEMBERED_TABLES: Final = 64
-"""Number of tables of which a process remembers the newest snapshot. With more tables, the process forgets the snapshot
-of the table that it used least recently.
+"""A process remembers the newest snapshot of at most this many tables. With more tables, the process forgets the
+snapshot of the table that it used least recently.
 """
 
 MAX_DEFS_BYTES: Final = 256 << 10
@@ -256,7 +257,7 @@ STATE_MERGE_BYTES: Final = 64 << 20
 """Bytes of state files that one round merges, unless the smallest possible merge is larger."""
 
 STATE_CACHE_BYTES: Final = 256 << 20
-"""Bytes of memory that a process uses for filters and pages of state files."""
+"""Largest number of bytes of memory that a process uses for filters and pages of state files."""
 
 STATE_WHOLE_BYTES: Final = 256 << 10
 """Bytes of the largest state file that one request reads as a whole."""
@@ -290,14 +291,14 @@ PACK_TAIL_BYTES: Final = 128 << 10
 larger footer needs a second request."""
 
 PACK_READ_BYTES: Final = 8 << 20
-"""Bytes of a pack that one request reads, so that the request ends within its timeout."""
+"""Largest number of bytes of a pack that one request reads. A larger request might not end within its timeout."""
 
 PACK_GAP_BYTES: Final = 128 << 10
 """Largest gap in bytes between two columns of a pack that one request reads together."""
 
 PACK_STREAM_BYTES: Final = 64 << 20
-"""Bytes of the largest row group that is read completely before it is decoded. Larger row groups of other engines are
-read while they are decoded."""
+"""Bytes of the largest row group that is read completely before it is decoded. Larger row groups, which other engines
+may have written, are read while they are decoded."""
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """Bytes of packs that are read in advance while other packs are decoded."""
@@ -363,7 +364,7 @@ MAX_EVENT_TEXT: Final = 1024
 """Largest number of characters of a text in the details of an event."""
 
 MAX_EVENT_PAIRS: Final = 16
-"""Largest number of names, and of values, in one part of the details of an event."""
+"""Largest number of names in one part of an event's details, and largest number of values in such a part."""
 
 MAX_ANSWER_BYTES: Final = 64 << 10
 """Largest number of bytes of an endpoint's answer that are read. After the whole answer is read, the connection can be

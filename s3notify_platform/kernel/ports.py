@@ -89,8 +89,7 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """The description of an object in the answers of HEAD, GET and LIST. Only HEAD and GET fill `metadata` and
-    `version_id`.
+    """The description of an object that HEAD, GET and LIST return. Only HEAD and GET fill `metadata` and `version_id`.
 
     `version_id` is None in a bucket without versioning.
     """
@@ -272,8 +271,8 @@ class Ranged(Protocol):
     """The port that reads byte ranges of objects."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Returns the bytes from `start` up to `end`, without `end`, or None if the object does not exist. `end` must
-        be greater than `start`. Cost: 1 GET.
+        """Returns the bytes from `start` to `end` (exclusive), or None if the object does not exist. `end` must be
+        greater than `start`. Cost: 1 GET.
 
         If the object ends before `end`, the result is shorter, or empty. Two calls may read two versions of an object,
         so the object must never be overwritten.
@@ -409,7 +408,8 @@ class Message:
     body: str
     receipt: str
     receives: int
-    """The approximate number of receives, including this one. If the service does not count them, the adapter does."""
+    """The approximate number of receives, including this one. If the service does not count receives, the adapter
+    counts them."""
 
 
 class MessageQueue(Protocol):
@@ -444,7 +444,7 @@ class MessageQueue(Protocol):
         ...
 
     def max_receives(self) -> int | None:
-        """Returns how often a message is received before the service moves it to its dead letters, or None for no
-        limit. Cost: 1 request.
+        """Returns how often a message is received before the service moves it to the dead letters, or None if there is
+        no limit. Cost: 1 request.
         """
         ...

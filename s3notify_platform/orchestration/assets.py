@@ -398,8 +398,8 @@ def _objects(kind: str) -> str:
 def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:
     """The batch's ack chain. The chain also stores the signals that the sensor had seen when it opened the chain.
 
-    A run without a chain lists the bucket. A retry of a run whose chain has been removed lists the bucket too. Cost: 1
-    GET.
+    A run without a chain lists the bucket. If the chain of a retried run has been removed, the retry lists the bucket,
+    too. Cost: 1 GET.
     """
     if not config.batch:
         return None

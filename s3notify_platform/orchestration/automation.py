@@ -5,9 +5,9 @@ make, in three cases: only the source was materialized, the slot asset is new, o
 Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor` requests one
 run for all these slots. The UI shows the history of the conditions as usual.
 
-A run may end without a report about some of its slots: it was killed or canceled, or it failed as a whole. Dagster does
-not count these slots as failed, so no condition becomes true for them. The sensor itself requests the slots again, with
-the source's backoff for failed slots. A run counts as dead under the same rules as a run of a batch (`run_pulse`).
+A run that was killed or canceled, or that failed as a whole, may end without a report about some of its slots. Dagster
+does not count these slots as failed, so no condition becomes true for them. The sensor itself requests the slots again,
+with the source's backoff for failed slots. A run counts as dead under the same rules as a run of a batch (`run_pulse`).
 """
 
 import warnings
@@ -47,7 +47,7 @@ def made_tag(asset: str) -> str:
 
 
 def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
-    """True for a slot of `asset` if a run committed this slot in the source, and did not make it in `asset`.
+    """True for a slot if a run committed the slot in the source, but did not make the slot of `asset`.
 
     A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """

@@ -125,8 +125,8 @@ def is_full(tags: Mapping[str, str]) -> bool:
 def _refuse_overlap(instance: dg.DagsterInstance, run_id: str, keys: list[dg.AssetKey]) -> None:
     """Raises `UsageError` if another run that has started materializes one of these assets.
 
-    If two runs overlap, the run that checks later sees the other run. The order of their starts is not used, because
-    this order depends on clocks.
+    If two runs overlap, the run that checks later sees the other run. The order in which the runs started is not used,
+    because this order depends on clocks.
     """
     others = instance.get_runs(
         RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])

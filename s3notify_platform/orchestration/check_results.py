@@ -1,7 +1,7 @@
 """Checks of a source that need no request to the store. A batch's run and the upkeep's sensor report the results.
 
-Dagster ignores a check's result that is older than the asset's last materialization, unless both come from the same
-run. So each batch reports all checks.
+Dagster ignores a check's result that is older than the asset's last materialization. An exception is a result from the
+same run as the materialization. So each batch reports all checks.
 """
 
 import re
@@ -35,7 +35,7 @@ VERSION: Final = "table_version"
 SWEPT: Final = "swept"
 """Metadata of `complete`: the start time of the sweep that had the reported result."""
 REPAIRED: Final = "repaired"
-"""Metadata of `complete`: the sweep found only missed changes, which the next batch reads."""
+"""Metadata of `complete`: true if the sweep found only missed changes, which the next batch reads."""
 EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )

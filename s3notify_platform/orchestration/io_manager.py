@@ -155,8 +155,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         slots.
 
         The input's annotation chooses the type. The default is a Spark DataFrame. A `pyarrow.Table`, a pandas or a
-        Polars DataFrame is held completely in this process's memory. `Changes` are the changes of the source's table
-        since the asset's last materialization.
+        Polars DataFrame is completely in this process's memory. `Changes` are the changes of the source's table since
+        the asset's last materialization.
         """
         note_tables(context, self.source)
         if context.dagster_type.typing_type is Changes:
@@ -212,8 +212,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         """Commits, reports and acknowledges the slots of a run, round by round. Fails at the end if slots failed.
 
         `run`: the facts about the run as a whole, to be reported. The order of steps is that of `commit_rounds`. A slot
-        that fails only in a derived table counts as done for the source. So the slot's next change is not delayed.
-        Dagster's automation makes the derived slot again.
+        that fails only in a derived table counts as done for the source. So a failure of a derived table does not delay
+        the slot's next change. Dagster's automation makes the derived slot again.
 
         Requests of a round: those of `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
         that were not read completely also cost the requests of `SourceClients.ask_again`.
@@ -277,8 +277,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
         """The tags by which Dagster finds stale slots; empty if the code version is unknown.
 
-        For the input of a derived slot, the tags have the source's data version, but no id of the source's event: the
-        event gets its id only when it is stored.
+        For the input of a derived slot, the tags have the source's data version, but not the id of the source's event,
+        because an event has an id only after Dagster has stored the event.
         """
         if not result.made_by:
             return {}

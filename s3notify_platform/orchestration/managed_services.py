@@ -46,7 +46,7 @@ INTERVAL_SECONDS: Final = 10
 """Seconds between two looks at the services of a source."""
 
 WAITS: Final = [status for status in DagsterRunStatus if status not in (*ENDED, *ACTIVE)]
-"""Statuses in which a run of a service may stay for any time."""
+"""Statuses in which a run of a service may stay for any length of time."""
 
 SILENCE_SECONDS: Final = 60.0
 """A run without a heartbeat for this long, by the sensor's clock, is reported as failed."""
@@ -193,8 +193,8 @@ class ManagedServices:
         """Looks at the runs of one service. Reports silent runs as failed, terminates a run that was requested with
         other settings, and requests a run if no run is alive.
 
-        `before`: the state that the sensor's cursor holds; None at first. The first call requests nothing, because
-        Dagster must store the epoch before a run key contains it.
+        `before`: the state in the sensor's cursor; None at first. The first call requests nothing, because Dagster must
+        store the epoch before a run key contains it.
         """
         if before is None:
             first = ServiceState(epoch=unique_name(SYSTEM_CLOCK)[:8])

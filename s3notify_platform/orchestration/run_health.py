@@ -72,7 +72,7 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
 
 
 def report_silent(instance: DagsterInstance, run_ids: Iterable[str]) -> None:
-    """Reports runs without a living process as failed, unless they have ended. Their slots are requested again."""
+    """Reports runs as failed if they have not ended, but have no living process. Their slots are requested again."""
     for run_id in run_ids:
         if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
             instance.report_run_failed(
@@ -143,8 +143,8 @@ def run_view(
     """The facts about a run that a sensor needs for its decisions. Cost: 1 read of the heartbeat if the run has
     started.
 
-    `failure`: the reason of the failure, as the run gave it. `waits`: statuses in which a run may stay for any time. A
-    run whose launch failed stays `NOT_STARTED`.
+    `failure`: the reason of the failure, as the run gave it. `waits`: statuses in which a run may stay for any length
+    of time. A run whose launch failed stays `NOT_STARTED`.
     """
     return RunView(
         run_id=run.run_id,

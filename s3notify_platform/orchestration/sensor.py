@@ -88,8 +88,8 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, for a bucket of any size.
 
-    Each open batch costs 1 LIST more, and each of its runs 1 GET. If many slots have changed, a tick also costs the
-    requests of `ShortCursor.dumps`.
+    Each open batch costs 1 LIST more, and each run of an open batch costs 1 GET more. If many slots have changed, a
+    tick also costs the requests of `ShortCursor.dumps`.
 
     The first tick after the code location was loaded also compares the declared types with the table's types, for the
     requests of `LogTable.newest`. If the types differ, this tick and the next ticks fail.

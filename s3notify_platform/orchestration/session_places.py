@@ -2,7 +2,7 @@
 
 A session is a JVM of a gigabyte or more. If ten sources change at the same moment, ten runs start. So a process takes
 one of `limit` places before it starts a session, and keeps the place until the process ends. Other processes wait. A
-place is a locked file, which the kernel unlocks however the process ends.
+place is a locked file, which the kernel unlocks when the process ends for any reason.
 
 Dagster's own limits do not work without configuration. A pool has no limit until a person sets one. A killed run keeps
 its place in the pool. A limit in the sensors would not be enough: several sensors could request runs at the same

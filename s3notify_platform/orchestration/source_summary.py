@@ -108,7 +108,8 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNow:
-    """A source, as seen in one snapshot of its table. If the source has a sensor, the sensor's last tick is known, too.
+    """The state of a source in one snapshot of its table. If the source has a sensor, the sensor's last tick is known,
+    too.
 
     `batch`: the batch that has ended since the sensor's last tick; "" if no batch has ended since then. The slots of
     `batch` are in `done` or, with the reason, in `failed`. `created`: the versions that the batch created.

@@ -133,7 +133,7 @@ def build_upkeep(
 
 @dataclass(slots=True, kw_only=True)
 class _Tick:
-    """One tick: the cursor, and what the parts have found so far."""
+    """One tick: the cursor, and the findings of the parts so far."""
 
     context: dg.SensorEvaluationContext
     seen: "_Seen"

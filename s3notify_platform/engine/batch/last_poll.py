@@ -25,8 +25,8 @@ SEEN: Final = "seen"
 class Seen:
     """The signals seen.
 
-    `table`: the id of the table that has the changes behind these signals; "" before the table exists. `swept_ms`: the
-    beginning of the last comparison of all objects, in milliseconds since 1970.
+    `table`: the id of the table that has the changes that these signals announce; "" before the table exists.
+    `swept_ms`: the beginning of the last comparison of all objects, in milliseconds since 1970.
     """
 
     state: WatcherState

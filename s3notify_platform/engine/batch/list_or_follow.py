@@ -99,7 +99,8 @@ def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signal
 
 
 def topic_problem(location: Location) -> str:
-    """Returns why the source cannot use its topic, with the remedy; "" without a problem, or without a topic.
+    """Returns the reason why the source cannot use its topic, and the remedy. Returns "" if there is no problem, or no
+    topic.
 
     Cost: 2 requests.
     """

@@ -1,4 +1,5 @@
-"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. Needs no Dagster.
+"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. The module does not
+use Dagster.
 
 Theory of operation. A batch is opened in the record store before its run is requested. A batch is an ack chain: the
 chain's children are the batch's slots, and the chain's payload has the signals seen. Dagster stores the cursor after

@@ -1,5 +1,5 @@
-"""Keeps the sensor's cursor short enough for Dagster's UI: the signals seen are in a record of the source, and so are
-the failing slots if their description is long.
+"""Keeps the sensor's cursor short enough for Dagster's UI: a record of the source has the signals seen. The failing
+slots are also in a record if their description is long.
 
 A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
 have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written,
@@ -26,8 +26,7 @@ from s3notify_platform.protocols.keyspace.signals import DIGEST_BYTES
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 
 RECORD: Final = "cursor-"
-"""Prefix of the record's name. The record is beside the source's other hints, in the same partition of the record
-store.
+"""Prefix of the record's name. The record is in the same partition of the record store as the source's other hints.
 """
 MOVED_MAX: Final = 32
 """Maximum number of changed slots in the cursor itself."""
@@ -105,7 +104,9 @@ class ShortCursor:
         return json.dumps(body)
 
     def _short(self, failing: dict[str, Any], record: str) -> dict[str, Any]:
-        """Returns the cursor's part about failing slots. `record`: the name of their record in the stored cursor."""
+        """Returns the cursor's part about failing slots. `record`: the name of the failing slots' record in the stored
+        cursor.
+        """
         value = json.dumps(failing).encode()
         if len(value) > FAILING_MAX:
             name = blake3(value).hexdigest(length=16)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 TIMEOUT_SECONDS: Final = 5.0
-"""Time limit of one request to the collector, unless OTEL_EXPORTER_OTLP_TIMEOUT sets another one."""
+"""Time limit of one request to the collector, unless OTEL_EXPORTER_OTLP_TIMEOUT sets another limit."""
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 

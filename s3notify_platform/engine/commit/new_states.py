@@ -21,7 +21,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
 TRACES_MAX: Final = 5
-"""Maximum number of tracebacks that a slot reports, besides the tracebacks of objects in quarantine."""
+"""Maximum number of tracebacks that a slot reports, not counting the tracebacks of objects in quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

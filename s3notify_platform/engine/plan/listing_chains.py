@@ -1,5 +1,5 @@
-"""Lists a source's bucket: a small bucket on the driver, a large bucket in Spark tasks, as several parallel chains of
-LISTs.
+"""Lists a source's bucket. The driver lists a small bucket. Spark tasks list a large bucket, as several parallel chains
+of LISTs.
 
 The keys at which the listing is cut into chains come from the source's table. A hash assigns keys to slots, so the
 committed keys of one slot are a uniform sample of all keys. Without committed keys, there is only one chain. A single

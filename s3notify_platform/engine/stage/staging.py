@@ -59,7 +59,7 @@ WRITES_IN_FLIGHT: Final = 4
 STAGED_COLUMN: Final = "_staged"
 """A column that tasks return before a transform.
 
-The column is null in rows of data; in all other rows it has a batch of `STAGED`.
+The column is null in rows of data. In all other rows, the column has a batch of `STAGED`.
 """
 
 
@@ -316,4 +316,4 @@ def check_readable(pack: NewPack, schema: pa.Schema) -> None:
             f"a file of these rows could not be read again ({error}); leave out columns"
         ) from error
     if not same:
-        raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")
+        raise CorruptError("a file of these rows would not have the same columns and rows; rename columns")

@@ -23,7 +23,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """The changes of one slot, with the committed states of their keys, and the other findings about the slot.
+    """The changes of one slot, the committed states of the changed keys, and other facts about the slot.
 
     `entries`: the slot's entries that were in the queue before the bucket was looked at; they are removed after the
     commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of objects.

@@ -32,7 +32,7 @@ from s3notify_platform.orchestration.warm.handover import (
 )
 
 START_SECONDS: Final = 60.0
-"""Seconds in which a started supervisor must answer. The supervisor answers before its first worker is ready."""
+"""Seconds in which a started supervisor must answer. The supervisor answers even before its first worker is ready."""
 
 
 class WarmRunLauncher(DefaultRunLauncher):
@@ -110,7 +110,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         threading.Thread(target=_ask_first, args=[self._home, first], daemon=True).start()
 
     def dispose(self) -> None:
-        """Ends the supervisor that this launcher started, and so its workers."""
+        """Ends the supervisor that this launcher started, and thereby the supervisor's workers."""
         super().dispose()
         if self._supervisor is not None:
             assert self._supervisor.stdin is not None
@@ -187,7 +187,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # the server's present id: `location` may have an older one
+        server_id=location.client.get_server_id(),  # the server's present id: `location` may have an older id
     )
 
 

@@ -1,8 +1,8 @@
 """A worker: it has loaded the definitions and started Spark, and executes runs one after another in its main thread.
 
 Signal handlers work only in the main thread, and Dagster interrupts a run by a signal. A worker ends with its
-supervisor, because the worker's standard input ends. If a run keeps the interpreter too busy to notice this, the kernel
-ends the worker.
+supervisor, because the worker's standard input ends. If a run keeps the interpreter too busy to notice the end of its
+input, the kernel ends the worker.
 """
 
 import ctypes
@@ -211,7 +211,7 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
 
 
 def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) -> None:
-    """Executes a run as its own process would, with the same events."""
+    """Executes a run with the same events as if the run had a process of its own."""
     run = instance.get_run_by_id(order["run"])
     if run is None:
         return
