@@ -185,7 +185,7 @@ class Ingest:
         if isinstance(found, Absent):  # the table was forgotten, so it is opened again
             self.opened = None
             found = self.table.snapshot or table.newest()
-        assert isinstance(found, Snapshot), "it was created when it was opened"
+        assert isinstance(found, Snapshot), "the table was created when it was opened"
         if found.known is not None and found.known.version < found.version:
             # The writer of this version was killed before it noted the version in `known`. Until `known` has this table
             # version, a loss of the table version cannot be detected.
@@ -278,7 +278,7 @@ class _Round:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
 
     def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
-        """Reports what this round reads. If more objects are `wanted`, estimates the remaining time."""
+        """Reports what this round reads. If later rounds must read more objects, estimates the remaining time."""
         ingest, reading = self.ingest, self._reading()
         done = sum(each.objects for each in ingest.state.result.slots.values())
         size = sum(split.version.size for p in busy for split in p.changes.read)

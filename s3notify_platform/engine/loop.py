@@ -74,7 +74,7 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the source's table. Only these results decide which slots are bad or good, because a failure
+        """The results of the source's table. Only these results decide which slots count as failed, because a failure
         in a derived table never delays a slot of the source.
         """
         return next(iter(self.results.values()), {})

@@ -187,8 +187,8 @@ MAX_TRACE_BYTES: Final = 4096
 """Largest number of bytes of a traceback that are kept with the failure of a slot or an object."""
 
 MAX_UNFORESEEN: Final = 20
-"""Largest number of objects of a source that are in quarantine because of unforeseen errors. Beyond this number, the
-slots of further such objects fail.
+"""Largest number of objects of a source that are in quarantine because of unforeseen errors. If more objects have such
+errors, the slots of these objects fail.
 
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case, so
 the only effect of the limit is that slots are retried. Without the limit, such a defect could remove all rows of a

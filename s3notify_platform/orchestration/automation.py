@@ -34,7 +34,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 AUTOMATION_TAG: Final = "s3notify/automation"
 ATTEMPT_TAG: Final = "s3notify/attempt"
 """Tag of a run that the automation requested: the number of the attempt. The first attempt has the number 1. If a run
-repeats the slots of an earlier run, its number is one more than the earlier run's number.
+repeats the slots of an earlier run, the run's number is the earlier run's number plus 1.
 """
 
 RETRY_CRON: Final = "*/10 * * * *"
@@ -161,8 +161,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         only = sorted(wanted)
         config = {"slots": slots, "only": [key.to_user_string() for key in only], "force": False}
         packed = dg.RunRequest(
-            # The source is selected, although this run does not make it. Otherwise the source's rows would be an input
-            # from outside the step, and Dagster would need a partition for this input.
+            # The source is selected, although this run does not materialize the source. Otherwise the source's rows
+            # would be an input from outside the step, and Dagster would need a partition for this input.
             asset_selection=[dg.AssetKey(self._assets.name), *only],
             asset_check_keys=[],
             run_config={"ops": {self._assets.io_key: {"config": config}}},

@@ -17,7 +17,7 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 
 _Tables = dict[tuple[str, str], Snapshot | Absent]
 
-# The keys are step contexts. Dagster makes a new one for each attempt of a step.
+# The keys are step contexts. Dagster makes a new step context for each attempt of a step.
 _NOTED: Final[WeakKeyDictionary[Any, _Tables]] = WeakKeyDictionary()
 
 

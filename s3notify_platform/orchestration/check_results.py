@@ -52,7 +52,7 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str, rescued: bool
     mismatches = added(each.mismatches for each in done.slots.values())
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     kept = (
-        "The column `_rescued` keeps them"
+        "The column `_rescued` keeps these values"
         if rescued
         else f"To see their records: `s3notify quarantine list {name}`"
     )

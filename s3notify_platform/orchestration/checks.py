@@ -212,8 +212,8 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckR
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     """Reads every open chain, and removes old chains and their records.
 
-    Cost: 3 LISTs for each 1000 records, 1 GET for each ended chain, 2 requests for each open chain, and 2 for each
-    removed record.
+    Cost: 3 LISTs for each 1000 records, 1 GET for each ended chain, 2 requests for each open chain, and 2 requests for
+    each removed record.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
 

@@ -87,7 +87,7 @@ def freshness(
 
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
-    """For each slot, the signal that its last commit saw. The signals are read from the table."""
+    """For each slot, the signal that the slot's last commit saw. The signals are read from the table."""
     try:
         found = io.source.table().newest()
     except CorruptError:  # no run can commit to this table

@@ -61,8 +61,8 @@ class SlotBatch(dg.Config):
     )
     force: bool = Field(
         default_factory=lambda: True,
-        description="Read objects and make slot assets again, even if nothing has changed; not for a sensor's batch. "
-        "If the run is killed and not retried, a slot that was not read yet is read by a batch when the "
+        description="Read objects and make slot assets again, even if nothing has changed. No effect on a sensor's "
+        "batch. If the run is killed and not retried, a slot that was not read yet is read by a batch when the "
         "slot changes",
     )
     only: list[str] = Field(

@@ -56,7 +56,7 @@ def _known(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:
 
 
 def _sensors(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:
-    """The sensor of a source in each code location that has it."""
+    """The sensors of a source: one in each code location that defines the source."""
     found = _known(instance, source)
     if not found:
         raise UsageError(

@@ -14,7 +14,7 @@ from s3notify_platform.source.source import Source
 def services_of(
     assets: SourceAssets, services: Mapping[str, ServiceSettings], others: Sequence[Source] = ()
 ) -> ManagedServices:
-    """These services of a source. The inlets also signal each source in `others` that has the same bucket and queue."""
+    """The services of a source. The inlets also signal each source in `others` that has the same bucket and queue."""
     own = _place_of(assets.io.source)
     shared = tuple(_keyspace_of(other) for other in others if _place_of(other) == own)
     made = {
@@ -32,7 +32,7 @@ class _SourceService:
     name: str
     settings: ServiceSettings
     shared: tuple[SourceKeyspace, ...]
-    """The keyspaces of other sources that an inlet signals."""
+    """The keyspaces of other sources, which an inlet also signals."""
 
     def build(self, io: SlotIOManager) -> Service:
         return self.settings.build(self._context(io))

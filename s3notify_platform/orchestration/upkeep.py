@@ -160,7 +160,7 @@ class _Tick:
         io: SlotIOManager,
         instance: dg.DagsterInstance,
     ) -> None:
-        """Keeps a run of a service alive. If that fails, the service's state stays as it was."""
+        """Keeps a run of a service alive. If this fails, the service's state stays unchanged."""
         if known is not None:
             self.seen = self.seen.with_service(name, known)
         done, requests = services.keep(name, known, io, instance)
@@ -227,7 +227,7 @@ class _Seen:
         try:
             return _CURSOR.validate_json(text or "{}")
         except ValidationError:
-            # With an empty cursor, all facts are reported again. The runs of the services are still found.
+            # With an empty cursor, all facts are reported again. The runs of the services are found even then.
             return _Seen()
 
     def dumps(self) -> str:

@@ -12,7 +12,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
 
 EVERYTHING: Final = -1
-"""Means all slots, in a batch that compares the whole source.
+"""In a batch that compares the whole source, this number means all slots.
 
 For example, the first batch compares the whole source, and so does one batch for each new topic.
 """
@@ -166,5 +166,5 @@ class SensorState:
             return cls(**body)
         except (ValueError, LookupError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
-                "the sensor's cursor was not written by this version: reset it in the UI, which loses nothing"
+                "the sensor's cursor was not written by this version: reset the cursor in the UI (nothing is lost)"
             ) from error

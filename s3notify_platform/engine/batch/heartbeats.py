@@ -1,4 +1,4 @@
-"""Heartbeats of runs: each heartbeat shows that a run is alive, and the run's current work.
+"""Heartbeats of runs: each heartbeat shows that a run is alive, and contains the run's current work.
 
 Each run has one record, which is deleted when the run ends.
 """

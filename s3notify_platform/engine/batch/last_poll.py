@@ -55,7 +55,7 @@ def write_seen(
 ) -> Record | None:
     """Replaces the record of the signals seen, even if another process wrote that record. Returns the new record.
 
-    `known`: the record as this process read or wrote it last. Cost: 1 write, 1 read if `known` is missing, and more
+    `known`: the record that this process read or wrote last. Cost: 1 write, 1 read if `known` is missing, and more
     requests on conflicts.
     """
     facts = {"v": 1, "table": seen.table, "swept_ms": seen.swept_ms, "state": seen.state.dumps()}

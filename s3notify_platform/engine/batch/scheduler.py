@@ -60,7 +60,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.open_table import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
-"""Seconds between two reads of the topic, and so the longest time until a deleted topic is noticed."""
+"""Seconds between two reads of the topic. A deleted topic is noticed after this time at the latest."""
 
 PARKED_SHOWN: Final = 10
 """Maximum number of parked slots in a tick's note."""
@@ -117,7 +117,7 @@ class BatchPlanner:
     def tick(self, state: SensorState) -> Tick:
         """Settles ended batches, polls for changes, and opens the next batch.
 
-        If `open_table` refuses the table, its error is raised, and the cursor stays unchanged.
+        If `open_table` refuses the table, the error of `open_table` is raised, and the cursor stays unchanged.
         """
         if state.watch.slots != self.watcher.fresh_state().slots and state.table:
             table = self.table(state.table)

@@ -35,8 +35,7 @@ FAILING_MAX: Final = 2000
 """Maximum number of characters about failing slots in the cursor itself."""
 
 NOTHING: Final = ""
-"""The name in the cursor of a sensor that has seen no signal. No record has this name, because such a cursor needs no
-record.
+"""The name that a cursor contains if the sensor has seen no signal. No record with this name exists.
 """
 
 
@@ -70,7 +69,7 @@ class ShortCursor:
             return SensorState.loads(json.dumps(body))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CorruptError(
-                "the sensor's cursor was not written by this version: reset it in the UI, which loses nothing"
+                "the sensor's cursor was not written by this version: reset the cursor in the UI (nothing is lost)"
             ) from error
 
     def dumps(self, state: SensorState, before: str) -> str:

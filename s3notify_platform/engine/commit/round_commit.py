@@ -117,7 +117,7 @@ class RoundCommit:
         the same.
         """
         snapshot = self.base.snapshot
-        assert schema is not None, "chosen when the round was staged"
+        assert schema is not None, "the schema was chosen when the round was staged"
         vectors = self.source.input.overwrites == "vectors"
         metadata, protocol = described(
             schema, created_ms=self.clock.wall_ms(), table=snapshot.table, vectors=vectors

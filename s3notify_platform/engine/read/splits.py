@@ -29,7 +29,7 @@ def is_big(split: Split, source: Source) -> bool:
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
-    """True if key and settings permit that a read starts at a later record of the object. Pure.
+    """True if a read can start at a later record of the object, according to key and settings. Pure.
 
     An object that is rejected as a whole is one reject, and so cannot be cut.
     """

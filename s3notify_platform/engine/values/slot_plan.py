@@ -25,11 +25,11 @@ from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChang
 class SlotPlan:
     """The changes of one slot, the committed states of the changed keys, and other facts about the slot.
 
-    `entries`: the slot's entries that were in the queue before the bucket was looked at; they are removed after the
-    commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of objects.
-    `held`: the number of objects with a committed state. `withdrawn`: the number of objects that have a committed
-    state, but are missing from the listing. `unaddressable`: the number of objects whose keys S3 clients cannot
-    address; `unaddressable_keys`: the first keys of these objects.
+    `entries`: the slot's entries that were in the queue before the bucket was looked at. These entries are removed
+    after the commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of
+    objects. `held`: the number of objects with a committed state. `withdrawn`: the number of objects that have a
+    committed state, but are missing from the listing. `unaddressable`: the number of objects whose keys S3 clients
+    cannot address; `unaddressable_keys`: the first keys of these objects.
     """
 
     changes: SlotChanges

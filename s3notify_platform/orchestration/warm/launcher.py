@@ -177,7 +177,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     if spark is None and run.asset_selection and checked <= run.asset_selection:
         # The UI and backfills run Dagster's implicit job for all assets, which has no such tag. Then the tags of the
-        # selected assets decide.
+        # selected assets decide if the run may be warm.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None

@@ -153,8 +153,8 @@ class Supervisor:
                 self._end()
 
     def _report_left(self) -> None:
-        """Reports the runs of an earlier supervisor that died, because its workers ended together with this supervisor.
-        Removes the claims of ended runs.
+        """Reports the runs of an earlier supervisor that died. The workers of that supervisor ended, too. Removes the
+        claims of ended runs.
         """
         for run_id, claimant in [*self.home.claimed()]:
             if claimant == "warm":
@@ -253,7 +253,7 @@ class Supervisor:
                     self._start(key, job)
 
     def _end_waiting(self, *waiting: _Asked, canceled: bool = False) -> None:
-        """Reports runs that no worker will begin. An error with one run does not affect the others."""
+        """Reports runs that no worker will begin. An error with one run does not affect other runs."""
         with ExitStack() as each:
             for asked in waiting:
                 each.callback(self.home.forget, asked.run)
@@ -329,8 +329,8 @@ class Supervisor:
     def _follow(self, worker: _Worker) -> None:
         """Starts a worker and handles its messages until it has ended.
 
-        One thread does all of this, because the kernel ends the worker together with the thread that started the
-        worker.
+        The same thread starts the worker and handles the messages, because the kernel ends the worker together with the
+        thread that started the worker.
         """
         try:
             reading = self._spawn(worker)
