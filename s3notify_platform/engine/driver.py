@@ -42,7 +42,7 @@ from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 MAX_CONFLICTS: Final = 6
-"""Number of conflicts with other runs after which a slot is not planned again in the run."""
+"""After this number of conflicts with other runs, a slot is not planned again in the run."""
 
 MAX_EVOLUTIONS: Final = 3
 """Maximum number of times that one batch widens its inferred schema for new fields."""
@@ -60,9 +60,9 @@ class Ingest:
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
-    """This function is called when a round begins to read, and with None after the round's last read."""
+    """This function is called when a round begins to read, and again, with None, after the round's last read."""
     code_version: str = ""
-    """The fingerprint of the transform, noted for committed slots if the source declares no version."""
+    """The transform's fingerprint, which is noted for committed slots if the source declares no code version."""
     opened: OpenTable | None = None
     """The source's table. If the value is None, the first round opens the table."""
     state: Run = field(init=False)
@@ -106,11 +106,11 @@ class Ingest:
         `UnavailableError` is raised.
 
         `listing`: True to list the source's prefix, False to look at the keys in the entries of the source's topic.
-        `topic`: if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if
-        the caller has read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the
-        signal ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the ETag of the slot's
-        signal. Raises `UsageError`, before any write, if the table has other settings. The same error is raised if the
-        bucket, the schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged
+        `topic`: an epoch; if the topic has another epoch, `NotFoundError` is raised. `segments`: the slots' segments,
+        if the caller has read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`:
+        the signal ETags seen when the batch was opened, at `seen_ms`; the commit of a slot stores the ETag of the
+        slot's signal. Raises `UsageError`, before any write, if the table has other settings. The same error is raised
+        if the bucket, the schema or the transform fails for all slots. Raises `CorruptError` if the table is damaged
         (`open_table`).
         """
         self.state = Run(
@@ -159,10 +159,10 @@ class Ingest:
                 self._wait(str(error))
 
     def _wait(self, why: str) -> None:
-        # The random half of a wait spreads the retries of several runs; the fixed half limits the number of retries.
+        # The random half of a wait spreads the retries of several runs. The fixed half limits the number of retries.
         most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
         seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
-        self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
+        self.progress(f"an outage; the next attempt begins in {seconds:.1f} s: {why}")
         self._waits += 1
         self._waited_seconds += seconds
         self.clock.sleep(seconds)
@@ -185,7 +185,7 @@ class Ingest:
         if isinstance(found, Absent):  # the table was forgotten, so it is opened again
             self.opened = None
             found = self.table.snapshot or table.newest()
-        assert isinstance(found, Snapshot), "it was created when it was opened"
+        assert isinstance(found, Snapshot), "the table was created when it was opened"
         if found.known is not None and found.known.version < found.version:
             # The writer of this version was killed before it noted the version in `known`. Until `known` has this table
             # version, a loss of the table version cannot be detected.
@@ -256,7 +256,7 @@ class _Round:
         return self.round
 
     def _looked(self, slots: Sequence[Slot]) -> tuple[Base, Sequence[Entry] | None, TopicUser]:
-        """Reads the newest snapshot and, in parallel, the slots' entries; entries are None if the bucket is listed."""
+        """Reads the newest snapshot and, in parallel, the slots' entries (None if the bucket is listed)."""
         ingest, state, source = self.ingest, self.ingest.state, self.ingest.source
         entries: Sequence[Entry] | None = None
         epoch = state.topic
@@ -278,7 +278,7 @@ class _Round:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
 
     def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
-        """Reports what this round reads. If more objects are `wanted`, estimates the remaining time."""
+        """Reports what this round reads. If later rounds must read more objects, estimates the remaining time."""
         ingest, reading = self.ingest, self._reading()
         done = sum(each.objects for each in ingest.state.result.slots.values())
         size = sum(split.version.size for p in busy for split in p.changes.read)
@@ -356,9 +356,9 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        If the round would exceed this limit, the slots whose objects would go to quarantine stay failed. These slots
-        are settled again, as if this attempt were not their last. Cost of a round with an unforeseen error: the
-        requests of `StateReader.failing`.
+        If the round would exceed this limit, the slots whose objects would go to quarantine stay failed. The results of
+        these slots are made again, as if this attempt were not the last attempt. Cost of a round with an unforeseen
+        error: the requests of `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {
@@ -379,9 +379,9 @@ class _Round:
         if len(there.union(*wanted.values())) <= MAX_UNFORESEEN:
             return
         ingest.progress(
-            f"{len(wanted)} slots stay failed: with their objects, more than {MAX_UNFORESEEN} objects would be in "
-            "quarantine for unforeseen errors; see the tracebacks. If a defect is the cause, install a version or a "
-            "transform without this defect; otherwise remove these objects"
+            f"{len(wanted)} slots stay failed, because otherwise more than {MAX_UNFORESEEN} objects would be in "
+            "quarantine for unforeseen errors. See the tracebacks. If a defect is the cause, install a version or a "
+            "transform without this defect. Otherwise remove these objects"
         )
         state.last_attempt = state.last_attempt.difference(wanted)
         for part in done.parts:

@@ -32,8 +32,8 @@ class Jobs(Protocol):
         `entries`: the entries of these slots. Each key that may have changed is in one of these entries. Cost with
         `entries`: at most 1 HEAD for each key. If `entries` is None, the bucket is listed, with 1 LIST for each 1000
         objects of the source prefix (`listing_chains` has the other requests). The states are read by
-        `StateReader.lookup` or `StateReader.columns`. `user`: for a listing, the table that will remove entries after
-        the commit; None if no entries are removed.
+        `StateReader.lookup` or `StateReader.columns`. `user`, for a listing: the table that will remove the entries
+        after the commit. None if no entries are removed.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
@@ -42,7 +42,9 @@ class Jobs(Protocol):
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """Returns the schema with new fields (`Outcome.new_fields`), or the same schema if it cannot be widened."""
+        """Returns the schema with the new fields (`Outcome.new_fields`), or the unchanged schema if it cannot be
+        widened.
+        """
 
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int

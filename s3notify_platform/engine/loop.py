@@ -7,7 +7,8 @@ The steps in order, and the reasons for this order
        (`known`) has the version, too.
     2. `report` reports the results to Dagster. After a crash before this step, the entries are still in the queue, so
        the slots are requested and reported again.
-    3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.
+    3. The round's entries leave the queue. The entries are no longer needed, because the table has the state of the
+       objects.
     4. `Steps.ask_again` requests the slots that were not read completely.
     5. `close`, for each round, or once for the whole batch:
        `note_writers` notes a writer that does not queue, before the slots count as done;
@@ -17,7 +18,8 @@ The steps in order, and the reasons for this order
        backlog.
 
 A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
-reported. With the reverse order, a crash could leave a committed slot unreported, or a failed slot forgotten, forever.
+reported. With the reverse order of steps, a crash could have the effect that a committed slot is never reported, or
+that a failed slot is never retried.
 
 A round commits some slots to all tables of the run, one table after the other: first the source's table, then the
 derived tables. The rows of each derived table are made from the table version that was just committed to the preceding
@@ -39,11 +41,11 @@ Results = dict[Slot, SlotResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """A round's work for one table. `name`: the table's asset.
+    """A round's work for one table. `name`: the name of the table's asset.
 
     `commit` commits the work as one table version, and returns the results of the slots that the run has finished. Call
-    `commit` only once. The failure of a slot raises no error. A version may be created although no slot is in the
-    results. `engine.driver` makes the `commit` of the source's table from `RoundCommit`.
+    `commit` only once. The failure of a slot raises no error. A version may be created even if the results contain no
+    slot. `engine.driver` makes the `commit` of the source's table from `RoundCommit`.
     """
 
     name: str
@@ -54,9 +56,9 @@ class StagedTable:
 class Round:
     """The slots of one round, which are committed to each table of a run.
 
-    `entries`: for each finished slot, the entries that were in the queue before the bucket was looked at. `unannounced`
-    counts changes that a listing found and no entry names. `results`: for each table, the results of the finished
-    slots. The results are complete after the commit of all tables.
+    `entries`: for each finished slot, the entries that were in the queue before the bucket was looked at.
+    `unannounced`: the number of changes that a listing found, but no entry names. `results`: for each table, the
+    results of the finished slots. The results are complete after the commit of all tables.
     """
 
     tables: Iterator[StagedTable]
@@ -72,7 +74,7 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the source's table. Only these results decide which slots are bad or good, because a failure
+        """The results of the source's table. Only these results decide which slots count as failed, because a failure
         in a derived table never delays a slot of the source.
         """
         return next(iter(self.results.values()), {})
@@ -157,7 +159,7 @@ def commit_rounds(
 
     Yields each round after its last step. Every driver of a run takes its rounds from this function.
 
-    `closes`: True if `close` is called for each round. If not, the driver calls `close` for the whole batch after the
+    `closes`: True if `close` is called for each round. If False, the driver calls `close` for the whole batch after the
     last round. `beside` runs a background task, which returns the space of the removed entries to the queue. No step
     waits for this task.
 

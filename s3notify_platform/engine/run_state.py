@@ -36,7 +36,7 @@ class Run:
     topic: str = ""
     """Epoch of the topic whose entries the batch uses; "" if the batch uses no topic."""
     segments: Sequence[Segment] | None = None
-    """Segments of the topic that were read before the first round; the first round uses these segments."""
+    """Segments of the topic that were read before the first round, and that the first round uses."""
     seen_ms: int = 0
     code_version: str = ""
     """The version of the code that makes the run's rows; "" if it is unknown."""
@@ -47,16 +47,16 @@ class Run:
     confirmed: set[Slot] = field(default_factory=set)
     """Slots whose withdrawals a person has confirmed."""
     later: set[Slot] = field(default_factory=set)
-    """Slots that an outage of the store has delayed; they are planned again after all other slots."""
+    """Slots that an outage of the store has delayed. These slots are planned again after all other slots."""
     postponed: set[str] = field(default_factory=set)
-    """Keys in the slots of `later` that are not read until these slots are planned again."""
+    """Keys of the slots in `later`. These keys are read only after these slots are planned again."""
     logged: set[str] = field(default_factory=set)
     """Tracebacks that were logged before."""
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that must not be read now: reads of these keys failed in this run, or are postponed. The run continues
-        without these keys.
+        """Keys that must not be read now, because reads of these keys failed in this run, or are postponed. The run
+        continues without these keys.
         """
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))

@@ -4,7 +4,7 @@ Loops that do not use `attempts`, with the reason:
 
 - Attempts without a pause. Each attempt begins with a new read or a new name, so a pause would not help:
   `owners.Worker._renew`, `reserving`, `bucket_records.create`, `table.snapshot.open`.
-- Attempts that wait for a fact, and not for a time: `conditional_commit.leases` (the end of another writer's lease),
+- Attempts that wait for an event, and not for a time: `conditional_commit.leases` (the end of another writer's lease),
   `keyspace.causal` (held-back changes).
 - Attempts until a deadline: `table.commit`. This loop also ends if the change was planned on a damaged version.
 - Replans. An attempt makes another plan: `table.round`, `table.follow`, `table.retype`, `table_rollback`,
@@ -35,7 +35,7 @@ def attempts(
     """Yields the numbers of up to `most` attempts, from 0. Waits before each attempt except the first
     (`backoff_seconds`).
 
-    The caller leaves the loop when an attempt succeeds. So the code after the loop handles the case that no attempt has
+    The caller leaves the loop when an attempt succeeds. So the code after the loop runs only if no attempt has
     succeeded.
     """
     for attempt in range(most):

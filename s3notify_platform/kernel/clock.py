@@ -4,8 +4,8 @@ Code that waits, times out, or draws a random name gets a `Clock`. A simulation 
 event, and the same seed repeats the same history exactly. A lint rule forbids `time`, `random` and similar modules in
 other code.
 
-Durations are measured with `monotonic`. Values of `monotonic` are never sent to another machine. `wall_ms` is a time
-for people, and is also in the body of a signal. No decision compares the wall clocks of two machines.
+Durations are measured with `monotonic`. Values of `monotonic` are never sent to another machine. `wall_ms` is shown to
+people, and is also in the body of a signal. No decision compares the wall clocks of two machines.
 """
 
 import secrets

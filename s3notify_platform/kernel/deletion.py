@@ -10,4 +10,4 @@ def delete_for_certain(store: ObjectStore, key: str) -> None:
     `ObjectStore.delete` alone returns `Unknown` if the object may still exist, and a caller easily ignores this.
     """
     if not isinstance(outcome := store.delete(key), Written):
-        raise UnavailableError(f"{key} may still exist: {outcome}: repeat the command")
+        raise UnavailableError(f"{key} may still exist ({outcome}): repeat the command")

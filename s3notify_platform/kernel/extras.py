@@ -1,4 +1,6 @@
-"""The modules that each extra installs. Publishers, watchers, and services that use HTTP or SQS need no extra."""
+"""The modules that each extra installs. No extra is necessary for publishers, for watchers, and for services that use
+HTTP or SQS.
+"""
 
 from typing import Final
 

@@ -2,7 +2,7 @@
 
 One thread is the leader: it takes all waiting jobs and sends them. Jobs that arrive meanwhile wait for the next leader.
 There is no background thread, and a single thread never waits. If a leader is interrupted (`KeyboardInterrupt`),
-another thread sends the jobs that the leader had taken. So a repeated send of the same jobs must be safe.
+another thread sends the jobs that the leader had taken. So it must be safe to send the same jobs twice.
 """
 
 import copy
@@ -133,9 +133,9 @@ class Sharing(Generic[T]):
     """Runs two stages around the work of each thread: `before` and `after`. Each stage is a group commit. The class is
     thread-safe.
 
-    `before` waits for a number of threads: the largest number that were inside `around` at the same time since the
-    last run of `before`. `after` waits for the threads between the two stages. Each stage waits at most
-    `linger_seconds`.
+    `before` notes the largest number of threads that were inside `around` at the same time since the last run of
+    `before`, and waits for this number of threads. `after` waits for the threads between the two stages. Each stage
+    waits at most `linger_seconds`.
     """
 
     def __init__(

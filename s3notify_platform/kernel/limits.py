@@ -1,8 +1,9 @@
-"""The limits on everything that comes from outside, and the sizes, times and numbers that several modules share.
+"""The limits on all input from outside, and the sizes, times and numbers that several modules share.
 
 Each limit has a name, a unit and a default. Code checks a limit before it does the work that the limit bounds. Other
-numbers are elsewhere: the parameters of one algorithm are beside the algorithm, the limits that can be set for a
-service are among its settings, and the limits of a topic and of the REST front are beside their rules.
+numbers are in other modules. The parameters of an algorithm are in the algorithm's module. The limits that a user can
+set for a service are settings of the service. The limits of a topic and of the REST front are in the modules with their
+rules.
 """
 
 from typing import Final
@@ -23,7 +24,8 @@ PART_BYTES: Final = 8 << 20
 """Size in bytes of the first part of an upload. A smaller object is written by one PUT. S3 requires at least 5 MiB."""
 
 PARTS_BYTES: Final = 256 << 20
-"""Largest number of bytes of an upload's parts in memory at the same time, unless a single part is larger."""
+"""Largest number of bytes of an upload's parts that are in memory at the same time. A single larger part is also
+allowed."""
 
 COPIED_AT_ONCE_BYTES: Final = 1 << 30
 """Largest size in bytes of an object that one request copies. S3 allows 5 GiB, but the answer for such an object may
@@ -34,8 +36,8 @@ COPIED_PART_BYTES: Final = 128 << 20
 """Smallest size in bytes of each part that the store copies."""
 
 OVERDUE_SECONDS: Final = 3600.0
-"""Seconds after which people see a warning about an open batch, or about a change that is not committed (by wall
-clock)."""
+"""People see a warning if a batch is open, or if a change is not committed, for more than this number of seconds. The
+wall clock measures the seconds."""
 
 OUTAGE_SECONDS: Final = 60.0
 """Seconds in total for which a run waits for a store that throttles or does not answer. Then the run fails."""
@@ -44,23 +46,24 @@ OUTAGE_WAIT_SECONDS: Final = 10.0
 """Longest time in seconds that a run waits before its next attempt."""
 
 MAX_RAW_BYTES: Final = 1 << 20
-"""Largest number of raw bytes that quarantine keeps of one rejected record or object."""
+"""Largest number of raw bytes that quarantine keeps for one rejected record or object."""
 
 CARRIED_PACK_BYTES: Final = 64 << 10
-"""Bytes of the largest pack that a task sends to the driver. The driver writes this pack together with the version's
-manifest.
+"""Size in bytes of the largest pack that a task sends to the driver. The driver writes this pack together with the
+version's manifest.
 """
 
 HELD_PACK_BYTES: Final = 256 << 20
-"""Bytes of rewritten packs that the driver holds until the version is committed. Further packs are stored early."""
+"""Largest number of bytes of rewritten packs that the driver keeps in memory until the version is committed. Further
+packs are stored early."""
 
 WITHDRAWN_SHARE: Final = 0.5
-"""Share of the compared objects whose rows one listing may withdraw. A larger withdrawal needs the confirmation of a
-person.
+"""Largest share of the compared objects whose rows one listing may withdraw. A larger withdrawal needs the confirmation
+of a person.
 """
 
 WITHDRAWN_OBJECTS: Final = 100
-"""Number of compared objects from which `WITHDRAWN_SHARE` applies. A listing that compares fewer objects has no
+"""`WITHDRAWN_SHARE` applies to a listing that compares at least this number of objects. A smaller listing has no
 limit."""
 
 MAX_DEPTH: Final = 32
@@ -71,19 +74,19 @@ MAX_COLUMNS: Final = 2000
 many fields."""
 
 MAX_SCHEMA_BYTES: Final = 512 << 10
-"""Largest size in bytes of an inferred or declared schema, as Spark's JSON. The schema of rows after a transform may
-have twice as many bytes."""
+"""Largest size in bytes of an inferred or declared schema in Spark's JSON format. The schema of rows after a transform
+may have twice as many bytes."""
 
 SCHEMA_WARN_SHARE: Final = 0.8
-"""Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
+"""`s3notify status` warns of an inferred schema from this share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES`."""
 
 REWRITE_WARN_TIMES: Final = 10
-"""Largest ratio of the bytes that the newest batches wrote again to the bytes that they changed. `s3notify status`
-warns of a larger ratio.
+"""Largest normal value of this ratio: the bytes that the newest batches wrote again, divided by the bytes that they
+changed. `s3notify status` warns of a larger ratio.
 """
 
 REWRITE_WARN_BYTES: Final = 64 << 20
-"""`REWRITE_WARN_TIMES` applies if the newest batches wrote at least this many bytes again. In a small table, each
+"""`REWRITE_WARN_TIMES` applies only if the newest batches wrote at least this many bytes again. In a small table, each
 change writes most of the table again, at little cost.
 """
 
@@ -98,8 +101,8 @@ MAX_CSV_HEADER_BYTES: Final = 1 << 20
 """Largest size in bytes of the header of a CSV object."""
 
 MAX_ZSTD_WINDOW_LOG: Final = 27
-"""Largest window of zstd, as a power of 2 (128 MB). Streams that need a larger window are refused, as by zstd's own
-tool."""
+"""Largest window of zstd, as a power of 2 (128 MB). Streams that need a larger window are refused. The tool `zstd`
+refuses them, too."""
 
 MAX_SNAPPY_BLOCK_BYTES: Final = 64 << 20
 """Largest size in bytes of a snappy block of Hadoop. No writer makes larger blocks, so a block that declares a larger
@@ -128,7 +131,8 @@ MAX_RULE_DEPTH: Final = 50
 """Largest nesting depth of brackets and NOTs in a rule's predicate."""
 
 MAX_RULE_DIGITS: Final = 38
-"""Largest number of digits before the decimal point of a number in a rule, and also after the point."""
+"""Largest number of digits before the decimal point of a number in a rule. The same limit applies after the decimal
+point."""
 
 MAX_DECIMAL_DIGITS: Final = 38
 """Largest number of digits of a decimal, in Spark and in Delta."""
@@ -172,8 +176,8 @@ MAX_TASK_BYTES: Final = 8 << 30
 """Bytes of memory that a Spark task may take, in addition to the memory that its process had before the task. The limit
 is lower if `MAX_TASK_SHARE` allows fewer bytes.
 
-This limit works on systems that can limit memory. The task needs room for an object of `MAX_OBJECT_BYTES`, and for
-copies of the object.
+This limit works only on systems that can limit the memory of a process. The task needs room for an object of
+`MAX_OBJECT_BYTES`, and for copies of the object.
 """
 
 MAX_TASK_SHARE: Final = 0.7
@@ -183,34 +187,35 @@ MAX_TRACE_BYTES: Final = 4096
 """Largest number of bytes of a traceback that are kept with the failure of a slot or an object."""
 
 MAX_UNFORESEEN: Final = 20
-"""Largest number of objects of a source that are in quarantine because of unforeseen errors. Beyond this number, the
-slots of further such objects fail.
+"""Largest number of objects of a source that are in quarantine because of unforeseen errors. If more objects have such
+errors, the slots of these objects fail.
 
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case, so
-the limit only costs retries. Without the limit, such a defect could remove all rows of a table in one night.
+the only effect of the limit is that slots are retried. Without the limit, such a defect could remove all rows of a
+table in one night.
 """
 
 MAX_FAILING_OBJECTS: Final = 10_000
-"""Largest number of a slot's objects that are in quarantine as whole objects. Further objects that fail do not go
-to quarantine, and the slot stays failed."""
+"""Largest number of objects of one slot that are in quarantine as a whole. If more objects fail, they do not go to
+quarantine, and the slot stays failed."""
 
 MAX_REJECTS: Final = 1000
-"""Largest number of rejects that are kept of one object, or of one part of a big object. One further reject states the
-number of rejects that are not kept.
+"""Largest number of rejects that are kept for one object, or for one part of a big object. One further reject states
+the number of rejects that are not kept.
 """
 
 MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Largest number of decoded bytes of a JSON document that is read as a whole."""
 
 DRAIN_SECONDS: Final = 9.0
-"""Seconds from SIGTERM until a command has ended. Container runtimes kill a process after 10 s."""
+"""A command ends within this number of seconds after SIGTERM. Container runtimes kill a process after 10 s."""
 
 CREDENTIALS_SECONDS: Final = 60.0
 """Seconds after which credentials that do not renew themselves are looked up again."""
 
 REMEMBERED_TABLES: Final = 64
-"""Number of tables of which a process remembers the newest snapshot. With more tables, the process forgets the snapshot
-of the table that it used least recently.
+"""A process remembers the newest snapshot of at most this many tables. With more tables, the process forgets the
+snapshot of the table that it used least recently.
 """
 
 MAX_DEFS_BYTES: Final = 256 << 10
@@ -252,7 +257,7 @@ STATE_MERGE_BYTES: Final = 64 << 20
 """Bytes of state files that one round merges, unless the smallest possible merge is larger."""
 
 STATE_CACHE_BYTES: Final = 256 << 20
-"""Bytes of memory that a process uses for filters and pages of state files."""
+"""Largest number of bytes of memory that a process uses for filters and pages of state files."""
 
 STATE_WHOLE_BYTES: Final = 256 << 10
 """Bytes of the largest state file that one request reads as a whole."""
@@ -282,17 +287,18 @@ PACK_WHOLE_BYTES: Final = 1 << 20
 ranges."""
 
 PACK_TAIL_BYTES: Final = 128 << 10
-"""Bytes that are read first from the end of a larger pack, for its footer. A larger footer needs a second request."""
+"""A pack of more than `PACK_WHOLE_BYTES` is read from its end first, where the footer is: this number of bytes. A
+larger footer needs a second request."""
 
 PACK_READ_BYTES: Final = 8 << 20
-"""Bytes of a pack that one request reads, so that the request ends within its timeout."""
+"""Largest number of bytes of a pack that one request reads. A larger request might not end within its timeout."""
 
 PACK_GAP_BYTES: Final = 128 << 10
 """Largest gap in bytes between two columns of a pack that one request reads together."""
 
 PACK_STREAM_BYTES: Final = 64 << 20
-"""Bytes of the largest row group that is read completely before it is decoded. Larger row groups of other engines are
-read while they are decoded."""
+"""Bytes of the largest row group that is read completely before it is decoded. Larger row groups, which other engines
+may have written, are read while they are decoded."""
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """Bytes of packs that are read in advance while other packs are decoded."""
@@ -301,7 +307,7 @@ CLOCK_SKEW: Final = 3.0
 """Factor by which one machine's clock may run faster than another machine's clock."""
 
 TOPICS_KNOWN_SECONDS: Final = 2.0
-"""Seconds for which a writer relies on the topics that it has read. The seconds count by the writer's clock, from the
+"""Seconds for which a writer relies on the topics that it has read. The writer's clock measures the seconds, from the
 start of the read.
 
 A client that changes a setting of a topic waits `CLOCK_SKEW` times this number of seconds before it acts on the
@@ -321,7 +327,8 @@ entries.
 """
 
 REQUEST_ATTEMPTS: Final = 5
-"""Largest number of attempts of one request to a store, if an attempt had no effect or may be repeated."""
+"""Largest number of attempts of one request to a store. A failed attempt is repeated only if it had no effect, or if a
+repetition is harmless."""
 
 TASK_READS_IN_FLIGHT: Final = 32
 """Largest number of reads of objects or packs that one task has in flight."""
@@ -338,7 +345,8 @@ MAX_BACKLOG_REASON: Final = 200
 KB."""
 
 MAX_RESCUED_PATHS: Final = 64
-"""Number of paths (of fields without a column, and of mismatching columns) that are counted separately."""
+"""Largest number of paths with a count of their own. A path names a field that has no column, or a column whose values
+do not fit."""
 
 MAX_ORC_BLOCK_BYTES: Final = 1 << 23
 """Largest size in bytes of an ORC block before compression. The format stores the length in 23 bits.
@@ -356,18 +364,18 @@ MAX_EVENT_TEXT: Final = 1024
 """Largest number of characters of a text in the details of an event."""
 
 MAX_EVENT_PAIRS: Final = 16
-"""Largest number of names, and of values, in one part of the details of an event."""
+"""Largest number of names in one part of an event's details, and largest number of values in such a part."""
 
 MAX_ANSWER_BYTES: Final = 64 << 10
-"""Largest number of bytes that are read of an endpoint's answer. After the whole answer is read, the connection can be
+"""Largest number of bytes of an endpoint's answer that are read. After the whole answer is read, the connection can be
 used again. After a longer answer, the connection is closed."""
 
 SECRET_MIN: Final = 16
 """Smallest number of characters of a secret."""
 
 MAX_POISON_BYTES: Final = 128 * 1024
-"""Bytes that are kept of a poison message. The rest of the message is cut off. Encoded as base64, the kept bytes fit
-into a DynamoDB item."""
+"""Largest number of bytes of a poison message that are kept. The rest of the message is cut off. Encoded as base64, the
+kept bytes fit into a DynamoDB item."""
 
 MAX_POISON: Final = 1000
 """Largest number of poison messages that are kept for one queue. Further poison messages are refused until some are
@@ -377,10 +385,10 @@ MAX_RECEIVES: Final = 10
 """Number of times that a message is received from a queue before it is kept as a poison message."""
 
 CLUSTER_FILE_BYTES: Final = 128 << 20
-"""Bytes from which a file of a clustered table is full."""
+"""A file of a clustered table is full when it has this many bytes."""
 
 MAX_CODE_CHARS: Final = 1 << 20
-"""Largest number of characters of a module whose code gets a fingerprint."""
+"""A module with more characters than this gets no fingerprint."""
 
 MAX_CODE_STATEMENTS: Final = 2000
 """Largest number of statements of a project in a fingerprint. Further statements are left out."""

@@ -21,7 +21,7 @@ from typing import NewType, Protocol, overload, runtime_checkable
 from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 
 ETag = NewType("ETag", str)
-"""An ETag as the store returns it, without the surrounding quotes."""
+"""An ETag from the store, without the surrounding quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +89,7 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """The description of an object in the answers of HEAD, GET and LIST. Only HEAD and GET fill `metadata` and
-    `version_id`.
+    """The description of an object that HEAD, GET and LIST return. Only HEAD and GET fill `metadata` and `version_id`.
 
     `version_id` is None in a bucket without versioning.
     """
@@ -272,8 +271,8 @@ class Ranged(Protocol):
     """The port that reads byte ranges of objects."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Returns the bytes from `start` up to `end`, without `end`, or None if the object does not exist. `end` must
-        be greater than `start`. Cost: 1 GET.
+        """Returns the bytes from `start` to `end` (exclusive), or None if the object does not exist. `end` must be
+        greater than `start`. Cost: 1 GET.
 
         If the object ends before `end`, the result is shorter, or empty. Two calls may read two versions of an object,
         so the object must never be overwritten.
@@ -301,8 +300,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         ...
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """Deletes the object. If the object does not exist, returns `Written`, or `Conflict` if there is a
-        precondition.
+        """Deletes the object. If the object does not exist, returns `Conflict` if there is a precondition, else
+        `Written`.
         """
         ...
 
@@ -318,8 +317,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         `metadata` override the source's metadata, and the call makes 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
-        `metadata` replaces the source's metadata without a HEAD. If the `CopySource` has changed: `Conflict` with
-        a precondition, `ConflictError` without.
+        `metadata` replaces the source's metadata without a HEAD. If the `CopySource` has changed, the call returns
+        `Conflict` if it has a precondition, and otherwise raises `ConflictError`.
         """
         ...
 
@@ -383,12 +382,12 @@ class RecordStore(Protocol):
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """Yields, in key order, the records of a partition whose keys begin with `prefix` and are `wanted` (default:
-        all).
+        """Yields the records of a partition, in key order. Leaves out each record whose key does not begin with
+        `prefix`, or for whose key `wanted` returns false.
 
         `known`: records by key that the caller has read before. If such a record has not changed, the store may return
-        the record from `known`, without a read. `keys_only`: true for keys whose value is not needed. The record of
-        such a key has the value b"".
+        the record from `known`, without a read. `keys_only` returns true for keys whose value is not needed. The record
+        of such a key has the value b"".
         """
         ...
 
@@ -409,7 +408,8 @@ class Message:
     body: str
     receipt: str
     receives: int
-    """The approximate number of receives, including this one. If the service does not count them, the adapter does."""
+    """The approximate number of receives, including this one. If the service does not count receives, the adapter
+    counts them."""
 
 
 class MessageQueue(Protocol):
@@ -417,7 +417,7 @@ class MessageQueue(Protocol):
     clients receive it later.
 
     The methods are thread-safe: an inlet calls `hide` in a second thread. `PullInletSettings.visibility_seconds`
-    permits 12 hours; for a service with a lower limit, the inlet's settings declare this field again.
+    permits 12 hours. If a service has a lower limit, the settings of the service's inlet declare this field again.
 
     `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause.
     """
@@ -444,7 +444,7 @@ class MessageQueue(Protocol):
         ...
 
     def max_receives(self) -> int | None:
-        """Returns how often a message is received before the service moves it to its dead letters, or None for no
-        limit. Cost: 1 request.
+        """Returns how often a message is received before the service moves it to the dead letters, or None if there is
+        no limit. Cost: 1 request.
         """
         ...

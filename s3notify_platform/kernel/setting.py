@@ -1,8 +1,8 @@
 """A declared setting: a field of a dataclass with an `About`. The name, type, default and description of a setting are
 only in this declaration.
 
-Component, IO manager, command line, data source and services derive their fields and options from the declaration. Each
-of these five converts and checks given values by `values_in`, so that a wrong value gets the same message everywhere.
+Component, IO manager, command line, data source and services derive their fields and options from the declaration. All
+five convert and check given values by `values_in`, so a wrong value gets the same message everywhere.
 """
 
 import re

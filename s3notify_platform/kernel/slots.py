@@ -1,8 +1,8 @@
 """Slots divide the keys of a bucket by hash into up to 1000 classes.
 
 The vnotify crate computes the same slots. The hash of a key is a little-endian number: the first 8 bytes of the BLAKE3
-hash of the UTF-8 key. The key's slot is this number modulo the number of slots. A slot's Dagster partition key and the
-name of its signal object are the slot's number in decimal, unpadded.
+hash of the UTF-8 key. The key's slot is this number modulo the number of slots. The slot's number, in decimal and
+unpadded, is the slot's partition key in Dagster, and the name of the slot's signal object.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def check_slot_count(slots: int) -> int:
     """Returns `slots` if a keyspace can have this number of slots. Otherwise raises `UsageError`."""
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= SLOT_COUNT:
         raise UsageError(
-            f"slots={slots!r}: a keyspace has 1 to {SLOT_COUNT} slots; use {SLOT_COUNT} unless publishers have fewer"
+            f"slots={slots!r}: a keyspace has 1 to {SLOT_COUNT} slots; use {SLOT_COUNT} unless the publishers use fewer"
         )
     return slots
 

@@ -4,7 +4,7 @@
 is the step that ingests. `io_manager` commits and reports slots, and loads inputs. `changes_input` loads only the
 changes of an input. `batch_report` reports, at a run's end, the data of `source_summary` and the results of `checks`.
 `upkeep` watches the queue and freshness, requests the sweep, and keeps the runs of inlets and delivery alive
-(`managed_services`). `component` builds one source from YAML, and `source_assets` holds the values from which all parts
+(`managed_services`). `component` builds one source from YAML, and `source_assets` has the values from which all parts
 of a source are built. `warm` has the run launcher that hands runs over to workers that are already started.
 """
 

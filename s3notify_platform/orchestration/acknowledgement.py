@@ -14,14 +14,14 @@ from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
 
 @dataclass(slots=True, kw_only=True)
 class Acknowledgement:
-    """The steps of a Dagster run after a commit (`Steps`). Stamps the rounds of the run on the ack chain of its batch,
-    if the batch has a chain.
+    """The steps of a Dagster run after a commit (`Steps`). If the run's batch has an ack chain, each round is stamped
+    on this chain.
 
     A crash between `settle` and the stamp is harmless: the slots stay open, are requested again, and are then found
     unchanged.
 
     `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the payload that the
-    sensor gave the chain. The chain of a batch of everything has a single child (one piece of work), not one for each
+    sensor gave the chain. If a batch compares everything, its chain has a single child instead of a child for each
     slot. This child is stamped after the last round. The same stamp adds the failed slots as new children, so that the
     failed slots are requested again.
     """
@@ -48,7 +48,7 @@ class Acknowledgement:
         """
 
     def settle(self, done: Round) -> None:
-        """See `Steps`. A batch of everything has compared all slots, including slots without a result."""
+        """See `Steps`. A batch that compares everything has compared all slots, including slots without a result."""
         if self.chain is not None:
             everything = self.batch.everything
             good = set(self.clients.source.location.all_slots()) if everything else set(done.good())

@@ -219,7 +219,7 @@ class _Step:
     """Counts the requests of this run so far, by kind, without the engine's requests."""
     ingest: Ingest | None = None
     behind: dict[str, str] = field(default_factory=dict)
-    """For each derived table that is not up to date: the reason."""
+    """The reason for each derived table that is not up to date."""
     _again: int = 0
     """The number of objects that are read again although they have not changed."""
     _derived_objects: int = 0
@@ -398,8 +398,8 @@ def _objects(kind: str) -> str:
 def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:
     """The batch's ack chain. The chain also stores the signals that the sensor had seen when it opened the chain.
 
-    A run without a chain lists the bucket. A retry of a run whose chain has been removed lists the bucket too. Cost: 1
-    GET.
+    A run without a chain lists the bucket. If the chain of a retried run has been removed, the retry lists the bucket,
+    too. Cost: 1 GET.
     """
     if not config.batch:
         return None
@@ -412,8 +412,8 @@ def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chai
 
 
 def _segments(clients: SourceClients, config: SlotBatch, slots: Sequence[Slot]) -> tuple[Segment, ...] | None:
-    """The queue's segments of a batch's slots; None for a batch of everything. The segments are read before the run
-    knows whether the batch needs a listing. Cost: 1 scan.
+    """The queue's segments of a batch's slots; None for a batch that compares everything. The segments are read before
+    the run knows whether the batch needs a listing. Cost: 1 scan.
     """
     if not config.batch or config.everything:
         return None

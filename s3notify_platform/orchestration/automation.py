@@ -1,13 +1,13 @@
 """Declarative automation of the assets downstream of a source: conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make. There are three cases: only the source was materialized, the slot asset is new, or the last run of the slot asset
-failed. Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor`
-requests one run for all these slots. The UI shows the history of the conditions as usual.
+make, in three cases: only the source was materialized, the slot asset is new, or the last run of the slot asset failed.
+Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor` requests one
+run for all these slots. The UI shows the history of the conditions as usual.
 
-A run may end without a report about some of its slots: it was killed or canceled, or it failed as a whole. Dagster does
-not count these slots as failed, so no condition becomes true for them. The sensor itself requests them again, with the
-source's backoff for failed slots. A run counts as dead under the same rules as a run of a batch (`run_pulse`).
+A run that was killed or canceled, or that failed as a whole, may end without a report about some of its slots. Dagster
+does not count these slots as failed, so no condition becomes true for them. The sensor itself requests the slots again,
+with the source's backoff for failed slots. A run counts as dead under the same rules as a run of a batch (`run_pulse`).
 """
 
 import warnings
@@ -34,7 +34,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 AUTOMATION_TAG: Final = "s3notify/automation"
 ATTEMPT_TAG: Final = "s3notify/attempt"
 """Tag of a run that the automation requested: the number of the attempt. The first attempt has the number 1. If a run
-repeats the slots of an earlier run, its number is one more than the earlier run's number.
+repeats the slots of an earlier run, the run's number is the earlier run's number plus 1.
 """
 
 RETRY_CRON: Final = "*/10 * * * *"
@@ -47,7 +47,7 @@ def made_tag(asset: str) -> str:
 
 
 def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
-    """True for a slot of `asset` if a run committed this slot in the source, and did not make it in `asset`.
+    """True for a slot if a run committed the slot in the source, but did not make the slot of `asset`.
 
     A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """
@@ -63,7 +63,7 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
     again = failed & condition.cron_tick_passed(RETRY_CRON)
     handled = condition.newly_requested() & ~updated
     return ((updated | never_made | again).since(handled) & ~condition.any_deps_missing()).with_label(
-        "when its source's slot was committed without it"
+        "when the source committed the slot without this asset"
     )
 
 
@@ -71,7 +71,8 @@ SlotsByAsset = Mapping[dg.AssetKey, set[str]]
 
 
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
-    """Requests one run with exactly these slots: the slots that the conditions request, and the slots of a killed run.
+    """Requests one run that has exactly these slots: the slots that the conditions request, and the slots of a killed
+    run.
 
     No condition is evaluated while a run is in flight, or before the slots of a killed run are due again. Otherwise
     updates would be dropped. `settings`: the backoff, and the time after which a run counts as dead.
@@ -95,7 +96,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
                 minimum_interval_seconds=assets.interval_seconds,
                 default_status=assets.sensor_status,
                 metadata=metadata,
-                description=f"Requests slot assets of {assets.name!r} that its batches did not make, in one run for "
+                description=f"Requests slot assets of {assets.name!r} that no batch has made, in one run for "
                 "all slots.",
             )
 
@@ -160,8 +161,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         only = sorted(wanted)
         config = {"slots": slots, "only": [key.to_user_string() for key in only], "force": False}
         packed = dg.RunRequest(
-            # The source is selected, although this run does not make it. Otherwise the source's rows would be an input
-            # from outside the step, and Dagster would need a partition for this input.
+            # The source is selected, although this run does not materialize the source. Otherwise the source's rows
+            # would be an input from outside the step, and Dagster would need a partition for this input.
             asset_selection=[dg.AssetKey(self._assets.name), *only],
             asset_check_keys=[],
             run_config={"ops": {self._assets.io_key: {"config": config}}},
@@ -201,9 +202,9 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         report_silent(instance, found.silent)
 
     def _left(self, last: DagsterRun | None, instance: dg.DagsterInstance) -> SlotsByAsset:
-        """The slots of the last run, except the slots that it reported as failed. Empty if the run succeeded, or if all
-        these slots have been made in the meantime. The condition `failed` of `follow_slots` retries slots that the run
-        reported as failed.
+        """The slots of the last run, except the slots that the run reported as failed. Empty if the run succeeded, or
+        if all these slots have been made in the meantime. The condition `failed` of `follow_slots` retries slots that
+        the run reported as failed.
         """
         if last is None or last.is_success:
             return {}

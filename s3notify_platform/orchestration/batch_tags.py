@@ -2,7 +2,7 @@
 sweep.
 
 So the tags need no asset and no runs of their own. No failure here fails a run: all slots are committed already, and
-the next batch or sweep tags what is left.
+the next batch or sweep tags the remaining objects.
 """
 
 from typing import Final
@@ -21,7 +21,8 @@ def tag_objects(context: dg.OpExecutionContext, io: SlotIOManager, *, seconds: f
     """Tags the objects that were committed since the last pass. If slots have changed, logs an observation of
     `{source}_summary` with the numbers.
 
-    `seconds`: the time after which the rest is left to the next batch or sweep. Cost: that of `tag_committed`.
+    After `seconds`, no further slot is begun: the next batch or sweep tags the remaining objects. Cost: the requests of
+    `tag_committed`.
     """
     if not io.source.input.tags:
         return
@@ -31,7 +32,7 @@ def tag_objects(context: dg.OpExecutionContext, io: SlotIOManager, *, seconds: f
         context.log.warning("committed objects are not tagged: %s", error)
         return
     if done.refused:
-        context.log.warning("the store refused tags, like: %s", done.refused)
+        context.log.warning("the store refused tags, for example: %s", done.refused)
     if done.slots:
         counts = {f"objects_tagged_{outcome}": number for outcome, number in done.counts.items()}
         found = {"slots_tagged": done.slots - done.left, "slots_left_to_tag": done.left, **counts}

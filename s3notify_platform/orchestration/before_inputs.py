@@ -2,8 +2,8 @@
 
 A user's slot-partitioned asset replaces whole slots. If another run replaces a slot after this step's inputs were
 loaded, the other run's rows may come from newer inputs. So the step must not replace the slots that were changed after
-the noted version. The versions are noted when the step loads its first input from the source. Changes before this
-moment are not noticed. A step without such an input notices no changes.
+the noted version. The versions are noted when the step loads its first input from the source. The step does not notice
+changes before this moment. A step without an input from the source notices no changes.
 """
 
 from typing import Any, Final
@@ -17,7 +17,7 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 
 _Tables = dict[tuple[str, str], Snapshot | Absent]
 
-# The keys are step contexts. Dagster makes a new one for each attempt of a step.
+# The keys are step contexts. Dagster makes a new step context for each attempt of a step.
 _NOTED: Final[WeakKeyDictionary[Any, _Tables]] = WeakKeyDictionary()
 
 

@@ -46,8 +46,7 @@ METADATA_KEY: Final = "s3notify/changes/{}"
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The changes of a source's table since an asset was last materialized; used as the annotation of the asset's
-    input.
+    """The changes of a source's table since an asset was last materialized. Annotate the asset's input with this class.
 
     `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
     To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the version
@@ -71,8 +70,8 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
     materialization.
 
     `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get all
-    rows. `UsageError` also while another run of the asset has not ended. Requests: those of `LogTable.newest` and
-    `row_changes`, or 1 GET if all rows are given.
+    rows. `UsageError` is also raised while another run of the asset has not ended. Requests: those of `LogTable.newest`
+    and `row_changes`, or 1 GET if all rows are given.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def
@@ -104,7 +103,7 @@ def changes_of(source: Source, spark: SparkSession, found: Snapshot, *, since: i
     """The changes after the table version `since`, up to the snapshot `found`. If `since` is None: all rows of the
     snapshot.
 
-    Errors and cost: those of `row_changes`; without `since` only 1 GET.
+    The errors and the cost are those of `row_changes`. Without `since`, the cost is only 1 GET.
     """
     reader, tasks = source.location.table().reader, 2 * parallelism(spark)
     shares: Any = (
@@ -126,8 +125,8 @@ def is_full(tags: Mapping[str, str]) -> bool:
 def _refuse_overlap(instance: dg.DagsterInstance, run_id: str, keys: list[dg.AssetKey]) -> None:
     """Raises `UsageError` if another run that has started materializes one of these assets.
 
-    If two runs overlap, the run that checks later sees the other run. The order of their starts is not used, because
-    this order depends on clocks.
+    If two runs overlap, the run that checks later sees the other run. The order in which the runs started is not used,
+    because this order depends on clocks.
     """
     others = instance.get_runs(
         RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
@@ -140,7 +139,7 @@ def _refuse_overlap(instance: dg.DagsterInstance, run_id: str, keys: list[dg.Ass
         if both := [key for key in keys if key in theirs]:
             raise UsageError(
                 f"run {other.run_id} materializes {both[0].to_user_string()} and has not ended: start this run again "
-                "after it has ended; if its process is gone, terminate it in the UI"
+                "after that run has ended; if the process of that run is gone, terminate that run in the UI"
             )
 
 

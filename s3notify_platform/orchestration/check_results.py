@@ -1,7 +1,7 @@
 """Checks of a source that need no request to the store. A batch's run and the upkeep's sensor report the results.
 
-Dagster ignores a check's result that is older than the asset's last materialization, unless both come from the same
-run. So each batch reports all checks.
+Dagster ignores a check's result that is older than the asset's last materialization. An exception is a result from the
+same run as the materialization. So each batch reports all checks.
 """
 
 import re
@@ -35,7 +35,7 @@ VERSION: Final = "table_version"
 SWEPT: Final = "swept"
 """Metadata of `complete`: the start time of the sweep that had the reported result."""
 REPAIRED: Final = "repaired"
-"""Metadata of `complete`: the sweep found only missed changes, which the next batch reads."""
+"""Metadata of `complete`: true if the sweep found only missed changes, which the next batch reads."""
 EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
@@ -52,7 +52,7 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str, rescued: bool
     mismatches = added(each.mismatches for each in done.slots.values())
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     kept = (
-        "The column `_rescued` keeps them"
+        "The column `_rescued` keeps these values"
         if rescued
         else f"To see their records: `s3notify quarantine list {name}`"
     )
@@ -109,7 +109,7 @@ def quarantine_facts(name: str, snapshot: Snapshot | None) -> dict[str, Any]:
 
 
 def overdue(state: SensorState, *, besides: str = "") -> list[str]:
-    """The batches that have been open for more than `OVERDUE_SECONDS`, except the batch `besides`, which is ending
+    """The batches that have been open for more than `OVERDUE_SECONDS`, without the batch `besides`, which is ending
     now.
     """
     since_ms = SYSTEM_CLOCK.wall_ms() - OVERDUE_SECONDS * 1000
@@ -141,7 +141,7 @@ def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEva
         check_name=COMPLETE,
         passed=True,
         severity=dg.AssetCheckSeverity.WARN,
-        description="A batch has compared the whole source, and committed what it found.",
+        description="A batch has compared the whole source, and committed all changes that it found.",
         metadata={
             SWEPT: dg.MetadataValue.timestamp((at_ms or SYSTEM_CLOCK.wall_ms()) / 1000),
             "objects_read": sum(each.objects for each in done.slots.values()),
@@ -153,8 +153,8 @@ def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation
     """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
     of the check's history.
 
-    A sweep announces the missed changes that it finds. So if it finds nothing else, its own evaluation fails, but the
-    result that is reported again passes.
+    A sweep announces the missed changes that it finds. If the sweep finds nothing else, the sweep's own evaluation
+    fails, but the result that is reported again passes.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

@@ -93,8 +93,8 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
     is compared a second time, because a batch may have committed it meanwhile. The second comparison costs the same
     requests again. Changes beyond `max_objects` are only counted; batches and the next sweep read them. Keys that S3
-    clients cannot address are counted. An inlet keeps the events of these keys as poison messages, and the objects may
-    be in quarantine.
+    clients cannot address are counted. An inlet keeps the events of such keys as poison messages, and the objects with
+    these keys may be in quarantine.
 
     The sweep is refused, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`),
     or is not the table that the sensor's cursor names. The sweep is also refused if more objects were deleted than
@@ -204,7 +204,7 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckR
         asset_key=name,
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=f"Refused, nothing was repaired: {reason}",
+        description=f"The sweep was refused, and nothing was repaired: {reason}",
         metadata=facts,
     )
 
@@ -212,8 +212,8 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckR
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     """Reads every open chain, and removes old chains and their records.
 
-    Cost: 3 LISTs for each 1000 records, 1 GET for each ended chain, 2 requests for each open chain, and 2 for each
-    removed record.
+    Cost: 3 LISTs for each 1000 records, 1 GET for each ended chain, 2 requests for each open chain, and 2 requests for
+    each removed record.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
 
@@ -255,8 +255,8 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     """The result of the last batch in Dagster, and the fields that other runs have added to the schema after that
     batch.
 
-    Dagster's own check of column schemas is no help: it compares the asset's last two materializations, which belong to
-    two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
+    Dagster's own check of column schemas is not usable: it compares the asset's last two materializations, which belong
+    to two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})
@@ -286,7 +286,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 def _added_since(io: SlotIOManager, seen: int) -> tuple[int, dict[str, str]]:
     """The newest version, and the fields that were added to the schema since version `seen`, with their types.
 
-    A table's first schema adds no fields. A refused table adds no fields either: the check `complete` reports the
+    A table's first schema adds no fields. A table that is refused adds no fields, and the check `complete` reports the
     refusal.
     """
     table = io.source.table()

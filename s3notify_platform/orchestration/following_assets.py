@@ -71,7 +71,7 @@ def advance(
     again: Callable[[], None],
     behind: dict[str, str],
 ) -> None:
-    """Updates a derived table and reports its asset. After a failure, `behind` has the reason, by asset. A success
+    """Updates a derived table and reports its asset. After a failure, `behind` has the reason for this asset. A success
     removes the asset from `behind`.
 
     No failure of the update raises an error, because the source's rows are already committed, and must still be

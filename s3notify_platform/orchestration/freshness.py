@@ -51,9 +51,9 @@ def freshness(
 ) -> Freshness:
     """The freshness of the source's table.
 
-    `queue_seconds`: the age of the oldest entry, from a caller that has scanned the topic. Cost: 1 HEAD, and 1 LIST of
-    the keyspace if the root signal has changed. Uncommitted slots also cost the requests of `LogTable.newest`, and 1
-    HEAD for each slot.
+    `queue_seconds`: the age of the oldest entry, if the caller has scanned the topic. Cost: 1 HEAD, and 1 LIST of the
+    keyspace if the root signal has changed. Uncommitted slots also cost the requests of `LogTable.newest`, and 1 HEAD
+    for each slot.
     """
     if queue_seconds is None:
         with suppress(NotFoundError):  # nothing was ever announced
@@ -77,8 +77,8 @@ def freshness(
     if state is not None:
         since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
     ages = [(now_ms - since_ms) / 1000 for since_ms in since]
-    # With `signals: root`, a slot may have no signal. The slot's entries in the queue show that the slot is behind, and
-    # since when.
+    # With `signals: root`, a slot may have no signal. The slot's entries in the queue show that changes of the slot are
+    # not committed, and since when.
     named = sum(signal is None for signal in signals) if io.source.location.signals == "root" else 0
     return Freshness(
         oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),
@@ -87,7 +87,7 @@ def freshness(
 
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
-    """For each slot, the signal that its last commit saw. The signals are read from the table."""
+    """For each slot, the signal that the slot's last commit saw. The signals are read from the table."""
     try:
         found = io.source.table().newest()
     except CorruptError:  # no run can commit to this table

@@ -131,7 +131,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return SourceClients(source=self.source, topic=topic_of(values_of(self, *SOURCE, TopicSizeSettings)))
 
     def settle_commit_mode(self) -> Source:
-        """The source with its commit mode settled. Refuses a store that supports no commit mode.
+        """The source, after its commit mode is settled. Refuses a store that supports no commit mode.
 
         Requests: those of `Location.settle_commit_mode`.
         """
@@ -155,8 +155,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         slots.
 
         The input's annotation chooses the type. The default is a Spark DataFrame. A `pyarrow.Table`, a pandas or a
-        Polars DataFrame is held completely in this process's memory. `Changes` are the changes of the source's table
-        since the asset's last materialization.
+        Polars DataFrame is completely in this process's memory. `Changes` are the changes of the source's table since
+        the asset's last materialization.
         """
         note_tables(context, self.source)
         if context.dagster_type.typing_type is Changes:
@@ -174,7 +174,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Commits a slot-partitioned asset's DataFrame: its rows replace the rows of each slot of the run.
 
-        A conflict is a slot that another run has committed after this step loaded its first input from this source.
+        A slot has a conflict if another run has committed the slot after this step loaded its first input from this
+        source.
         """
         name, asset = context.asset_key.to_user_string(), context.asset_key.path[-1]
         if not context.has_asset_partitions:
@@ -211,9 +212,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     ) -> None:
         """Commits, reports and acknowledges the slots of a run, round by round. Fails at the end if slots failed.
 
-        `run`: the facts about the run as a whole, to be reported. The order of steps is that of `commit_rounds`. A slot
-        that fails only in a derived table counts as done for the source. So the slot's next change is not delayed.
-        Dagster's automation makes the derived slot again.
+        `run`: the facts about the run as a whole, to be reported. The order of steps is the same as in `commit_rounds`.
+        A slot that fails only in a derived table counts as done for the source. So a failure of a derived table does
+        not delay the slot's next change. Dagster's automation makes the derived slot again.
 
         Requests of a round: those of `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
         that were not read completely also cost the requests of `SourceClients.ask_again`.
@@ -277,8 +278,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
         """The tags by which Dagster finds stale slots; empty if the code version is unknown.
 
-        For the input of a derived slot, the tags have the source's data version, but no id of the source's event: the
-        event gets its id only when it is stored.
+        For the input of a derived slot, the tags have the source's data version, but not the id of the source's event,
+        because an event has an id only after Dagster has stored the event.
         """
         if not result.made_by:
             return {}

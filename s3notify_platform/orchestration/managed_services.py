@@ -10,17 +10,17 @@ heartbeat. The upkeep's sensor reads the runs of each service:
 A run whose process ends before its first heartbeat is reported as failed too (`run_health`).
 
 A run key consists of the cursor's epoch and a number. A tick that is repeated after a crash requests the same run, and
-Dagster launches it once. Other runs may serve at the same time (started by hand, for example): services share their
-work. The sensor only ensures that at least one run serves.
+Dagster launches it once. Other runs of the service may exist at the same time, for example runs that a person has
+started: services share their work. The sensor only ensures that at least one run executes the service.
 
-A run that serves never ends by itself, so each such run always counts towards `max_concurrent_runs` of the run queue.
+A run of a service never ends by itself, so each such run always counts towards `max_concurrent_runs` of the run queue.
 After a reload of the code location, the old process continues while it has runs. The service in an old run uses the old
 code until the run is terminated. The sensor then starts a run of the new code.
 
 The sensor terminates a run itself if the service's settings have changed since the run was requested: a tag of the run
 has the settings' digest. The new run is requested after the old run has ended, because an inlet's port must be free. A
-run that a person has started lacks this tag, and is never terminated. If the service is no longer in the YAML, nobody
-looks at its run, so a person must terminate it.
+run that a person has started lacks this tag, and is never terminated. If the service is no longer in the YAML, the
+sensor ignores the service's run, so a person must terminate the run.
 """
 
 import os
@@ -46,7 +46,7 @@ INTERVAL_SECONDS: Final = 10
 """Seconds between two looks at the services of a source."""
 
 WAITS: Final = [status for status in DagsterRunStatus if status not in (*ENDED, *ACTIVE)]
-"""Statuses in which a run of a service may stay for any time."""
+"""Statuses in which a run of a service may stay for any length of time."""
 
 SILENCE_SECONDS: Final = 60.0
 """A run without a heartbeat for this long, by the sensor's clock, is reported as failed."""
@@ -193,8 +193,8 @@ class ManagedServices:
         """Looks at the runs of one service. Reports silent runs as failed, terminates a run that was requested with
         other settings, and requests a run if no run is alive.
 
-        `before`: the state that the sensor's cursor holds; None at first. The first call requests nothing, because
-        Dagster must store the epoch before a run key contains it.
+        `before`: the state in the sensor's cursor; None at first. The first call requests nothing, because Dagster must
+        store the epoch before a run key contains it.
         """
         if before is None:
             first = ServiceState(epoch=unique_name(SYSTEM_CLOCK)[:8])

@@ -40,7 +40,7 @@ CHOICES: Final = (
 
 @cache
 def slot_partitions(slots: int = SLOT_COUNT) -> dg.StaticPartitionsDefinition:
-    """One static partition for each slot; its key is the slot's number, unpadded."""
+    """One static partition for each slot. The partition's key is the slot's number, unpadded."""
     return dg.StaticPartitionsDefinition(partition_keys(range(slots)))
 
 
@@ -61,12 +61,12 @@ class SlotBatch(dg.Config):
     )
     force: bool = Field(
         default_factory=lambda: True,
-        description="Read objects and make slot assets again, even if nothing has changed; not for a sensor's batch. "
-        "If the run is killed and not retried, each remaining slot is read by its next batch, when the "
+        description="Read objects and make slot assets again, even if nothing has changed. No effect on a sensor's "
+        "batch. If the run is killed and not retried, a slot that was not read yet is read by a batch when the "
         "slot changes",
     )
     only: list[str] = Field(
-        default_factory=list, description="Assets to make, among those selected; empty: all of them"
+        default_factory=list, description="Which of the selected assets to make; empty: all of them"
     )
     batch: str = Field(default_factory=str, description="The batch's ack chain, if a sensor opened one")
 

@@ -56,7 +56,7 @@ def _known(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:
 
 
 def _sensors(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:
-    """The sensor of a source in each code location that has it."""
+    """The sensors of a source: one in each code location that defines the source."""
     found = _known(instance, source)
     if not found:
         raise UsageError(
@@ -71,8 +71,8 @@ def switch(instance: dg.DagsterInstance, source: str, *, on: bool, clock: Clock 
     """Switches the sensor of a source in each code location that has it. Returns True if a sensor's status changed. A
     repeated call is harmless.
 
-    `UsageError` if no daemon has seen the sensor yet. `UnavailableError` if ticks undid the change each time; the
-    caller should try again.
+    `UsageError` if no daemon has seen the sensor yet. `UnavailableError` if a tick undid the change in each attempt;
+    the caller should try again.
     """
     wanted = InstigatorStatus.RUNNING if on else InstigatorStatus.STOPPED
     changed = False
@@ -87,5 +87,5 @@ def switch(instance: dg.DagsterInstance, source: str, *, on: bool, clock: Clock 
         changed = True
         clock.sleep(SWITCH_LOOK_SECONDS)
     if any(state.is_running is not on for state in _sensors(instance, source)):
-        raise UnavailableError(f"the switch of {source}_sensor does not stay: try again")
+        raise UnavailableError(f"the new status of {source}_sensor was undone: try again")
     return changed

@@ -123,7 +123,7 @@ _WITHOUT_EFFECT: Final = {
 def reach_of(resource: S3Resource) -> tuple[dict[str, Any], Keys]:
     """The access settings of a resource, and the access keys themselves if the resource holds them.
 
-    Spark cannot use such keys, so they serve only sensors and services: see `Access`. `UsageError` for a field of
+    Spark cannot use such keys, so only sensors and services use them: see `Access`. `UsageError` for a field of
     `S3Resource` that would have no effect.
     """
     for name, usual in _WITHOUT_EFFECT.items():

@@ -3,12 +3,12 @@
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
 has ended. This module also finds a run whose code server or supervisor was killed before the report.
 
-A run's heartbeat begins with the run's only step. It cannot begin earlier, for two reasons. First, only the definitions
-say where heartbeats are stored. Second, the code of the definitions does not learn the run's id while Dagster's run
-process loads this code.
+A run's heartbeat begins with the run's only step. The heartbeat cannot begin earlier, for two reasons. First, only the
+definitions say where heartbeats are stored. Second, the code of the definitions does not learn the run's id while
+Dagster's run process loads this code.
 
-A run counts as gone only if that is certain, because a slow start looks the same from outside. If a run is reported as
-failed before its start, the run never starts, because Dagster's run worker finds it finished.
+A run counts as gone only if its process is certainly gone, because a slow start looks the same from outside. If a run
+is reported as failed before its start, the run never starts, because Dagster's run worker finds it finished.
 """
 
 import json
@@ -72,7 +72,7 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
 
 
 def report_silent(instance: DagsterInstance, run_ids: Iterable[str]) -> None:
-    """Reports runs without a living process as failed, unless they have ended. Their slots are requested again."""
+    """Reports runs as failed if they have not ended, but have no living process. Their slots are requested again."""
     for run_id in run_ids:
         if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
             instance.report_run_failed(
@@ -143,8 +143,8 @@ def run_view(
     """The facts about a run that a sensor needs for its decisions. Cost: 1 read of the heartbeat if the run has
     started.
 
-    `failure`: the reason of the failure, as the run gave it. `waits`: statuses in which a run may stay for any time. A
-    run whose launch failed stays `NOT_STARTED`.
+    `failure`: the reason of the failure, as the run gave it. `waits`: statuses in which a run may stay for any length
+    of time. A run whose launch failed stays `NOT_STARTED`.
     """
     return RunView(
         run_id=run.run_id,

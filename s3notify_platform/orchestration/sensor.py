@@ -63,8 +63,8 @@ def watch(
 ) -> Tick:
     """Looks every `poll_seconds` until there is something to request, or until `WATCH_SECONDS` are over.
 
-    Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch also ends the tick, because Dagster
-    must store the epoch before a run key contains it.
+    Looks only once if `poll_seconds` is 0, or if no more ticks may watch at the same time (`watchers`). A new epoch
+    also ends the tick, because Dagster must store the epoch before a run key contains it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
     tick = look(state)
@@ -88,11 +88,11 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, for a bucket of any size.
 
-    Each open batch costs 1 LIST more, and each of its runs 1 GET. If many slots have changed, a tick also costs the
-    requests of `ShortCursor.dumps`.
+    Each open batch costs 1 LIST more, and each run of an open batch costs 1 GET more. If many slots have changed, a
+    tick also costs the requests of `ShortCursor.dumps`.
 
     The first tick after the code location was loaded also compares the declared types with the table's types, for the
-    requests of `LogTable.newest`. If they differ, the tick fails, and so do the next ticks.
+    requests of `LogTable.newest`. If the types differ, this tick and the next ticks fail.
     """
     _SOURCES.add(assets.name)
     # An interval longer than Dagster's default saves requests. So with such an interval, a tick polls only once.
@@ -136,7 +136,7 @@ def build_sensor(
         if not context.cursor:
             return dg.SensorResult(
                 cursor=cursors.dumps(planner.first(), ""),
-                skip_reason=f"first tick: the next one compares the whole source{_cold(instance)}",
+                skip_reason=f"first tick: the next tick compares the whole source{_cold(instance)}",
             )
 
         if not compared:

@@ -86,7 +86,7 @@ def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
 
 
 def _sensors(instance: dg.DagsterInstance, source: str) -> list[tuple[InstigatorState, SensorInstigatorData]]:
-    """The sensor of a source in each code location that has it."""
+    """The sensors of a source: one in each code location that defines the source."""
     return [
         (state, state.instigator_data)
         for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)

@@ -1,15 +1,15 @@
 """Limits how many Spark sessions this machine has at the same time, however the runs are launched.
 
 A session is a JVM of a gigabyte or more. If ten sources change at the same moment, ten runs start. So a process takes
-one of `limit` places before it starts a session, and keeps the place until it ends; other processes wait. A place is a
-locked file, which the kernel unlocks however the process ends.
+one of `limit` places before it starts a session, and keeps the place until the process ends. Other processes wait. A
+place is a locked file, which the kernel unlocks when the process ends for any reason.
 
 Dagster's own limits do not work without configuration. A pool has no limit until a person sets one. A killed run keeps
-its place in the pool. If sensors counted runs instead, several sensors could still request runs at the same moment,
-and would not see runs that a person launches.
+its place in the pool. A limit in the sensors would not be enough: several sensors could request runs at the same
+moment, and would not see runs that a person launches.
 
-Warm workers take no place, because they would keep it as long as they run. The supervisor limits the number of warm
-workers (`warm.Limits`).
+Warm workers take no place, because a worker would keep its place as long as the worker runs. The supervisor limits the
+number of warm workers (`warm.Limits`).
 """
 
 import os

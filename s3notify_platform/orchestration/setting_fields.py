@@ -50,7 +50,7 @@ def fields_of(
     """Fields for pydantic's `create_model`, one for each setting.
 
     If the model needs a setting's name for another purpose, the field gets another name, and has the setting's name as
-    its alias. `renamed`: the other name of each such field, by the setting's name. If pydantic itself uses a setting's
+    its alias. `renamed`: the other names of such fields, by the setting's name. If pydantic itself uses a setting's
     name, the field is called `row_{name}`.
     """
     found: dict[str, Any] = {}

@@ -19,8 +19,8 @@ class SlotAsset:
     """A separate asset, which a function computes from the committed rows of a source's slots. `s3_slot_asset` makes
     it.
 
-    `code_version`: the declared version. If no version is declared, the source's component sets it to the function's
-    fingerprint.
+    `code_version`: the declared version. If no version is declared, the source's component sets `code_version` to the
+    function's fingerprint.
     """
 
     name: str

@@ -14,7 +14,7 @@ from s3notify_platform.source.source import Source
 def services_of(
     assets: SourceAssets, services: Mapping[str, ServiceSettings], others: Sequence[Source] = ()
 ) -> ManagedServices:
-    """These services of a source. The inlets also signal each source in `others` that has the same bucket and queue."""
+    """The services of a source. The inlets also signal each source in `others` that has the same bucket and queue."""
     own = _place_of(assets.io.source)
     shared = tuple(_keyspace_of(other) for other in others if _place_of(other) == own)
     made = {
@@ -32,13 +32,13 @@ class _SourceService:
     name: str
     settings: ServiceSettings
     shared: tuple[SourceKeyspace, ...]
-    """The keyspaces of other sources that an inlet signals."""
+    """The keyspaces of other sources, which an inlet also signals."""
 
     def build(self, io: SlotIOManager) -> Service:
         return self.settings.build(self._context(io))
 
     def digest(self, io: SlotIOManager) -> str:
-        """See `ManagedService`. A repr of the settings and of the buckets has no secret."""
+        """See `ManagedService`. The repr of the settings and of the buckets contains no secret."""
         place, context = io.source.location, self._context(io)
         used = [getattr(context, each.name) for each in fields(context) if each.name != "queue"]
         text = repr((self.settings, place.queue_prefix, place.records_table, used))
@@ -68,8 +68,8 @@ def _keyspace_of(source: Source) -> SourceKeyspace:
 
 
 def _place_of(source: Source) -> tuple[object, ...]:
-    """The bucket and the queue. If there is an endpoint, the endpoint decides where they are, and not the region.
-    Credentials matter only for a DynamoDB table, because its name is unique only in one account.
+    """The bucket and the queue. If an endpoint is set, the endpoint decides where bucket and queue are, and the region
+    is ignored. Credentials matter only for a DynamoDB table, because its name is unique only in one account.
     """
     place = source.location
     buckets = [(each.bucket, each.scheme, each.endpoint) for each in (source.input.bucket, place.platform)]

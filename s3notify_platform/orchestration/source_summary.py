@@ -108,10 +108,11 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNow:
-    """A source, as seen in one snapshot of its table. If the source has a sensor, the sensor's last tick is known, too.
+    """The state of a source in one snapshot of its table. If the source has a sensor, the sensor's last tick is known,
+    too.
 
-    `batch`: the batch that has ended since the sensor's last tick; "" if no batch has. The slots of `batch` are in
-    `done` or, with the reason, in `failed`. `created`: the versions that the batch created.
+    `batch`: the batch that has ended since the sensor's last tick; "" if no batch has ended since then. The slots of
+    `batch` are in `done` or, with the reason, in `failed`. `created`: the versions that the batch created.
     """
 
     source: Source
@@ -133,8 +134,8 @@ class SourceNow:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the summary.
 
-        Cost: 1 HEAD for each version that is some slot's last change, if this process does not know the version's time
-        yet; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
+        Cost: at most `VERSIONS_TIMED` HEADs: 1 HEAD for each version that last changed a slot, unless this process
+        already knows the version's time. Each slot asset also costs the requests of `LogTable.newest`.
         """
         facts = TableFacts.of(self.snapshot)
         failing, slots = self.failing, self._map(facts)

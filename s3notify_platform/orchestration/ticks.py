@@ -1,8 +1,8 @@
 """State that the ticks of a sensor share within one process.
 
 Dagster opens an instance for each tick of a sensor that takes resources. Each time, the instance's storages read all
-their migrations from disk. This takes two thirds of the CPU time of a tick that finds nothing. So sensors that tick
-every few seconds declare no resources, and build them on an instance that stays open.
+their migrations from disk. These reads take two thirds of the CPU time of a tick that finds nothing. So sensors that
+tick every few seconds declare no resources, and build them on an instance that stays open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,9 +1,9 @@
 """The upkeep of a source: a sensor that finishes the work of killed writers, reports the table's freshness, sweeps, and
 keeps a run of each service alive (`managed_services`).
 
-Only the sweep and the services need runs. If one part of a tick fails, the other parts are done nevertheless. The tick
-itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. The reconciler needs no
-run: a pass is short, and the code server, which evaluates sensors, keeps the reconciler in memory between passes.
+Only the sweep and the services need runs. If one part of a tick fails, the tick continues with the other parts. The
+tick itself fails only if it has nothing to store, because Dagster stores nothing of a failed tick. The reconciler needs
+no run: a pass is short, and the code server, which evaluates sensors, keeps the reconciler in memory between passes.
 Changes of the queue, newly failing slots and newly stale slots are reported at most once a minute. When `sweep_cron` is
 due, the sensor requests the sweep: a run of the checks `complete` and `chains_settled`.
 
@@ -80,8 +80,8 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
         "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Observations also have "
         "the counts of inlets and delivery since their start. The "
         f"freshness policy fails if a change has waited for {assets.fresh_seconds:g} s to be committed, or "
-        "if the upkeep sensor does not run. Dagster shows another time than these seconds, because it counts from the "
-        "last materialization: the sensor materializes this asset at least every "
+        "if the upkeep sensor does not run. Dagster shows another time than these seconds, because Dagster counts from "
+        "the last materialization: the sensor materializes this asset at least every "
         f"{beat_seconds(assets.fresh_seconds):g} s, but not while a change has waited for more than "
         f"{assets.fresh_seconds / 2:g} s.",
         kinds={"s3"},
@@ -133,7 +133,7 @@ def build_upkeep(
 
 @dataclass(slots=True, kw_only=True)
 class _Tick:
-    """One tick: the cursor, and what the parts have found so far."""
+    """One tick: the cursor, and the findings of the parts so far."""
 
     context: dg.SensorEvaluationContext
     seen: "_Seen"
@@ -160,7 +160,7 @@ class _Tick:
         io: SlotIOManager,
         instance: dg.DagsterInstance,
     ) -> None:
-        """Keeps a run of a service alive. If that fails, the service's state stays as it was."""
+        """Keeps a run of a service alive. If this fails, the service's state stays unchanged."""
         if known is not None:
             self.seen = self.seen.with_service(name, known)
         done, requests = services.keep(name, known, io, instance)
@@ -227,7 +227,7 @@ class _Seen:
         try:
             return _CURSOR.validate_json(text or "{}")
         except ValidationError:
-            # With an empty cursor, all facts are reported again. The runs of the services are still found.
+            # With an empty cursor, all facts are reported again. The runs of the services are found even then.
             return _Seen()
 
     def dumps(self) -> str:
@@ -237,7 +237,9 @@ class _Seen:
         return replace(self, services={**self.services, name: state})
 
     def due(self, assets: SourceAssets, cron: str, job: str) -> tuple["_Seen", list[dg.RunRequest]]:
-        """Requests the sweep if it became due since the last tick. Several missed due times count once."""
+        """Requests the sweep if it became due since the last tick. If several due times were missed, the sweep is
+        requested once.
+        """
         now = datetime.fromtimestamp(SYSTEM_CLOCK.wall_ms() / 1000, UTC)
         due = get_latest_completed_cron_tick(cron, now, None)
         after = replace(self, due_at=due.timestamp())

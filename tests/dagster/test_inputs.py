@@ -138,7 +138,7 @@ def test_overlapping_runs_of_an_asset_are_not_given_the_same_changes(site: Site)
         context.add_output_metadata({"ids": [orders.since]})
 
     assert given(site, appended) == [[None]]
-    assert "materializes appended and has not ended: start this run again after it has ended" in refusals[0]
+    assert "materializes appended and has not ended: start this run again after that run" in refusals[0]
     assert given(site, appended, tags={"alone": "yes"}) == [[newest(site.io.source).version]]
 
 

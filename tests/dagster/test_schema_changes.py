@@ -92,7 +92,7 @@ def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Si
     assert row == {"id": 1, "amount": None, "_rescued": '{"amount":"much"}'}
     assert rescuing.batch()["batch_mismatches"] == {"amount": 1}
     assert described(rescuing) == (
-        "Values that do not fit their columns: amount (1). The column `_rescued` keeps them. To change a type: "
+        "Values that do not fit their columns: amount (1). The column `_rescued` keeps these values. To change a type: "
         "`s3notify schema set orders 'amount TYPE'`"
     )
 

@@ -12,7 +12,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
 
 EVERYTHING: Final = -1
-"""Means all slots, in a batch that compares the whole source.
+"""In a batch that compares the whole source, this number means all slots.
 
 For example, the first batch compares the whole source, and so does one batch for each new topic.
 """
@@ -40,7 +40,7 @@ class BatchPayload:
 
     @property
     def decision(self) -> Decision:
-        """The batch's decision on how to find out what changed."""
+        """The batch's decision on how to find the changes."""
         if EVERYTHING in self.slots:
             return Decision(how="everything", topic=self.topic)
         slots = frozenset(map(Slot, self.slots))
@@ -101,19 +101,19 @@ class Failing:
     not_before_ms: int
     reason: str
     group: int
-    """The slot's group, as the number of the group's first slot. The slots of a group are requested together.
+    """The slot's group, named by the group's first slot. The slots of a group are requested together.
 
-    Slots that failed together become two groups.
+    The slots that failed in the same batch become two groups.
     """
     parked: bool = False
-    """True if the slot has failed `max_attempts` times, and was alone in its batch the last time."""
+    """True if the slot has failed `max_attempts` times, and was the only slot of its last batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The sensor's state in Dagster's cursor. Its size: 11 KB of digests, 5 bytes for each slot in flight, and, for
-    each group of failing slots, 100 bytes plus the reason. `ShortCursor` stores the digests separately, and also the
-    groups if there are many.
+    """The sensor's state in Dagster's cursor. The state has 11 KB of digests, 5 bytes for each slot in flight, and, for
+    each group of failing slots, 100 bytes plus the reason. `ShortCursor` stores the digests separately. If there are
+    many groups, `ShortCursor` stores the groups separately, too.
 
     `enumerated`: the topic's epoch in which all slots were compared; "" if all slots must be compared next. `backlog`:
     true if slots waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace
@@ -166,5 +166,5 @@ class SensorState:
             return cls(**body)
         except (ValueError, LookupError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
-                "the sensor's cursor was not written by this version: reset it in the UI, which loses nothing"
+                "the sensor's cursor was not written by this version: reset the cursor in the UI (nothing is lost)"
             ) from error

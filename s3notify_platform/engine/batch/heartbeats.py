@@ -1,4 +1,4 @@
-"""Heartbeats of runs: each heartbeat shows that a run is alive, and the run's current work.
+"""Heartbeats of runs: each heartbeat shows that a run is alive, and contains the run's current work.
 
 Each run has one record, which is deleted when the run ends.
 """
@@ -63,7 +63,7 @@ def beats_of(records: RecordStore, run_id: str) -> int | None:
 def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
     """Returns the newest heartbeat of each living run.
 
-    Cost: 1 LIST, and 1 GET for each heartbeat, even of killed runs.
+    Cost: 1 LIST, and 1 GET for each heartbeat, including the heartbeats of killed runs.
     """
     found = [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
     return [beat for beat in found if now_ms - beat.at_ms < FRESH_MS]
@@ -86,7 +86,9 @@ def heartbeat(
         doing[0] = text
 
     def version() -> Version | None:
-        """Returns the version of the heartbeat's record. If the last write is in doubt, the record is read again."""
+        """Returns the version of the heartbeat's record. If the last write may or may not have been applied, the record
+        is read again.
+        """
         if isinstance(last, Written):
             return Version(last.etag or "")
         found = records.read(HEARTBEATS, run_id)

@@ -1,5 +1,5 @@
-"""Stores the signals seen by `s3notify ingest`, and the time of its last sweep, so that any machine can continue. Each
-source has one JSON record with these values.
+"""Stores the signals that `s3notify ingest` has seen, and the time of the last sweep, so that any machine can continue.
+Each source has one JSON record with these values.
 
 The record is a hint. The record is written only after every signalled change is committed, or is in the rescan backlog.
 If the record is lost, all slots are compared again. If another process replaces the record by an older record, some
@@ -25,8 +25,8 @@ SEEN: Final = "seen"
 class Seen:
     """The signals seen.
 
-    `table`: the id of the table that has the changes behind these signals; "" before the table exists. `swept_ms`: the
-    beginning of the last comparison of all objects, in milliseconds since 1970.
+    `table`: the id of the table that has the changes that these signals announce; "" before the table exists.
+    `swept_ms`: the beginning of the last comparison of all objects, in milliseconds since 1970.
     """
 
     state: WatcherState
@@ -55,7 +55,7 @@ def write_seen(
 ) -> Record | None:
     """Replaces the record of the signals seen, even if another process wrote that record. Returns the new record.
 
-    `known`: the record as this process read or wrote it last. Cost: 1 write, 1 read if `known` is missing, and more
+    `known`: the record that this process read or wrote last. Cost: 1 write, 1 read if `known` is missing, and more
     requests on conflicts.
     """
     facts = {"v": 1, "table": seen.table, "swept_ms": seen.swept_ms, "state": seen.state.dumps()}

@@ -31,7 +31,7 @@ How = Literal["everything", "rescan", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision how a batch finds out what changed (see the module).
+    """The decision on how a batch finds the changes (see the module's docstring).
 
     `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic; "" without a
     topic.
@@ -65,7 +65,7 @@ def decide(
     listed_ms: int = 0,
     list_seconds: float = 0.0,
 ) -> Decision:
-    """Decides how to look at the `changed` slots and at the slots that wait for a rescan. Pure.
+    """Decides how a batch looks at the `changed` slots, and at the slots that wait for a rescan. Pure.
 
     `topic`: the epoch of the source's topic; "" without a topic. `enumerated`: the epoch in which all slots were
     compared. `unqueued`: true if a writer that does not queue has signalled a changed slot. Rescans are `list_seconds`
@@ -99,7 +99,8 @@ def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signal
 
 
 def topic_problem(location: Location) -> str:
-    """Returns why the source cannot use its topic, with the remedy; "" without a problem, or without a topic.
+    """Returns the reason why the source cannot use its topic, and the remedy. Returns "" if there is no problem, or no
+    topic.
 
     Cost: 2 requests.
     """

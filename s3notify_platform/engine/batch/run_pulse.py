@@ -1,5 +1,4 @@
-"""The liveness of runs: which runs are alive, and which have fallen silent. The functions are pure, and do not use
-Dagster.
+"""The liveness of runs: which runs are alive, and which are silent. The functions are pure, and do not use Dagster.
 
 A run has a heartbeat from its first step on. A run is silent if its heartbeat has not changed for `silence_seconds` of
 the watcher's own clock. A run without any heartbeat is silent after `silence_seconds`, too, if the run's process is
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run as Dagster knows it.
+    """The facts that Dagster knows about a run.
 
     `beats`: the run's number of heartbeats; None before the first heartbeat, and after the record was deleted.
     """
@@ -27,9 +26,9 @@ class RunView:
     """True while the run's process or pod is being started."""
     failed: bool = False
     failure: str = ""
-    """The run's own reason for its failure."""
+    """The reason of the failure, as the run gave it."""
     gone: Callable[[], bool] = lambda: False
-    """Returns True if it is certain that no process executes the run, now or later.
+    """Returns True if certainly no process executes the run, and no process will execute the run later.
 
     The function is called only for a run without a heartbeat.
     """
@@ -57,7 +56,8 @@ def pulse_of(
     startup_seconds: float,
     patient: bool = False,
 ) -> Pulse:
-    """Returns the pulse of the runs that have not ended. `before`: the `progress` of the previous call.
+    """Returns which of the runs that have not ended are alive, and which are silent. `before`: the `progress` of the
+    previous call.
 
     A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, this limit does not apply to a
     run that Dagster is starting.

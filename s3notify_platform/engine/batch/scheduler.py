@@ -1,4 +1,5 @@
-"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. Needs no Dagster.
+"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. The module does not
+use Dagster.
 
 Theory of operation. A batch is opened in the record store before its run is requested. A batch is an ack chain: the
 chain's children are the batch's slots, and the chain's payload has the signals seen. Dagster stores the cursor after
@@ -14,8 +15,8 @@ finds this batch's chain, and requests the same run under the same run key, so t
 An unreadable object does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), unreadable
 objects go to quarantine, and the slot's other objects are committed. Objects on which a parser, a transform or a file
 writer raises an error also go to quarantine, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if the
-whole slot fails: because of an outage, a transform that raises even without rows, or too many failing objects. A parked
-slot is retried.
+whole slot fails. The cause is an outage, a transform that raises even without rows, or too many failing objects. A
+parked slot is retried.
 
 Slots that failed are requested in separate batches, so that they do not make other slots fail. The slots of one failed
 batch are retried in halves. After log2(number of slots) batches, the slot at fault is alone, and all other slots are
@@ -24,11 +25,11 @@ committed. Batches of failed slots and batches of other slots take turns.
 `list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
 that compares everything runs alone. Rescans are `list_seconds` apart.
 
-A slot in flight is never requested again. If such a slot changes, the change waits. The cursor keeps the root's old
-ETag until all changed slots were requested. A living run increments a counter (`heartbeats`). A run counts as dead if,
-by the sensor's own clock, its counter has not changed for `silence_seconds`. A run without a heartbeat counts as dead
-after `silence_seconds` if its process is known to be gone, and otherwise after `startup_seconds`. No data depends on
-liveness: if a living run counts as dead, it either commits, or has a conflict with the next run.
+A slot in flight is never requested again. If a slot in flight changes, the change waits. The cursor keeps the root's
+old ETag until all changed slots were requested. A living run increments a counter (`heartbeats`). A run counts as dead
+if, by the sensor's own clock, its counter has not changed for `silence_seconds`. A run without a heartbeat counts as
+dead after `silence_seconds` if its process is known to be gone, and otherwise after `startup_seconds`. The data is
+correct even if a living run counts as dead: the living run either commits, or has a conflict with the next run.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +60,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.open_table import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
-"""Seconds between two reads of the topic, and so the longest time until a deleted topic is noticed."""
+"""Seconds between two reads of the topic. A deleted topic is noticed after this time at the latest."""
 
 PARKED_SHOWN: Final = 10
 """Maximum number of parked slots in a tick's note."""
@@ -83,10 +84,10 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` returns the epoch of the source's topic. The function creates a missing topic, and makes the topic
-    serve the given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table,
-    which must have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table
-    (`open_table.claim`).
+    `topic_epoch` returns the epoch of the source's topic. `topic_epoch` also creates the topic if it is missing, and
+    makes the topic serve the given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the
+    source's table, which must have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the
+    table (`open_table.claim`).
 
     Cost of a tick: 1 HEAD, and 1 LIST if the root has changed. Cost of each open batch: 1 LIST of its chain, 1 GET for
     each of its runs, and 1 GET when the batch has ended. Cost of the end of a batch that listed the bucket, or did not
@@ -116,7 +117,7 @@ class BatchPlanner:
     def tick(self, state: SensorState) -> Tick:
         """Settles ended batches, polls for changes, and opens the next batch.
 
-        If `open_table` refuses the table, its error is raised, and the cursor stays unchanged.
+        If `open_table` refuses the table, the error of `open_table` is raised, and the cursor stays unchanged.
         """
         if state.watch.slots != self.watcher.fresh_state().slots and state.table:
             table = self.table(state.table)
@@ -171,10 +172,10 @@ class BatchPlanner:
         return replace(state, enumerated=""), (self._topic_gone(),)
 
     def _topic_gone(self) -> str:
-        return f"its topic {self.source!r} is gone, and a new one was made: everything is compared once"
+        return f"the topic {self.source!r} is gone, and a new topic was made: everything is compared once"
 
     def _begin_again(self, table: OpenTable) -> Tick:
-        note = "the table was forgotten, or replaced by a rewritten one: everything is compared again"
+        note = "the table was forgotten, or a rewritten table has replaced it: everything is compared again"
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
@@ -236,7 +237,7 @@ class BatchPlanner:
             return state, (), gone
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
-        # `last` has the slots that `_note_failed` parks if they fail. A batch of all slots parks no slot.
+        # `last`: the slots that `_note_failed` parks if they fail. A batch of all slots parks no slot.
         attempts = {
             slot: item.attempts for slot, item in state.failing.items() if not is_refusal(item.reason)
         }
@@ -319,7 +320,7 @@ class BatchPlanner:
                     continue
                 failures = sorted(filter(None, (run.failure for run in runs)), key=is_refusal, reverse=True)
                 reason = failures[0] if failures else "the batch's run ended before all slots were committed"
-                # If the chain was acked in the meantime, `fail` leaves it acked.
+                # If the chain was acked in the meantime, it stays acked after `fail`.
                 chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
@@ -333,7 +334,7 @@ class BatchPlanner:
             if compared_all:
                 state = replace(state, enumerated=batch.topic)
             notes.append(
-                f"batch {batch.id} left {len(missing)} slots uncommitted"
+                f"batch {batch.id} did not commit {len(missing)} of its slots"
                 if missing
                 else f"batch {batch.id} done"
             )
@@ -354,8 +355,8 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, Sequence[str]]:
-        """Returns the batch with the progress of its runs. The second result is true if a run is alive or awaited. The
-        third result has the silent runs.
+        """Returns the batch with the progress of its runs. The second result is true if a run is alive, or if a run is
+        expected to appear. The third result has the silent runs.
         """
         startup_ms = self.settings.startup_seconds * 1000
         found = pulse_of(
@@ -395,7 +396,7 @@ class BatchPlanner:
 
 
 def _chain(batch: OpenBatch) -> Chain:
-    """Returns the chain of a batch. The chain lacks the payload, so that no tick has to read the chain's head."""
+    """Returns the chain of a batch. The result has no payload, so that no tick has to read the chain's head."""
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 

@@ -1,5 +1,5 @@
-"""Keeps the sensor's cursor short enough for Dagster's UI: the signals seen are in a record of the source, and so are
-the failing slots if their description is long.
+"""Keeps the sensor's cursor short enough for Dagster's UI: a record of the source has the signals seen. The failing
+slots are also in a record if their description is long.
 
 A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
 have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written,
@@ -26,8 +26,7 @@ from s3notify_platform.protocols.keyspace.signals import DIGEST_BYTES
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 
 RECORD: Final = "cursor-"
-"""Prefix of the record's name. The record is beside the source's other hints, in the same partition of the record
-store.
+"""Prefix of the record's name. The record is in the same partition of the record store as the source's other hints.
 """
 MOVED_MAX: Final = 32
 """Maximum number of changed slots in the cursor itself."""
@@ -36,8 +35,7 @@ FAILING_MAX: Final = 2000
 """Maximum number of characters about failing slots in the cursor itself."""
 
 NOTHING: Final = ""
-"""The name in the cursor of a sensor that has seen no signal. No record has this name, because such a cursor needs no
-record.
+"""The name that a cursor contains if the sensor has seen no signal. No record with this name exists.
 """
 
 
@@ -71,7 +69,7 @@ class ShortCursor:
             return SensorState.loads(json.dumps(body))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CorruptError(
-                "the sensor's cursor was not written by this version: reset it in the UI, which loses nothing"
+                "the sensor's cursor was not written by this version: reset the cursor in the UI (nothing is lost)"
             ) from error
 
     def dumps(self, state: SensorState, before: str) -> str:
@@ -105,7 +103,9 @@ class ShortCursor:
         return json.dumps(body)
 
     def _short(self, failing: dict[str, Any], record: str) -> dict[str, Any]:
-        """Returns the cursor's part about failing slots. `record`: the name of their record in the stored cursor."""
+        """Returns the cursor's part about failing slots. `record`: the name of the failing slots' record in the stored
+        cursor.
+        """
         value = json.dumps(failing).encode()
         if len(value) > FAILING_MAX:
             name = blake3(value).hexdigest(length=16)
@@ -162,7 +162,9 @@ def _part_of(cursor: str, name: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts by the digest's index."""
+    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts. The keys are the indexes of the
+    digests.
+    """
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

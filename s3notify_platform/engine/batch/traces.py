@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: a span for each batch, with one span for each of its consecutive phases.
+"""OpenTelemetry traces: each batch is a span, which contains a span for each phase of the batch.
 
 The spans are sent by OTLP over HTTP if the extra `traces` is installed and OTEL_EXPORTER_OTLP_ENDPOINT (or
-OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set. All other environment variables of OpenTelemetry are effective, too. An
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set. All other environment variables of OpenTelemetry take effect, too. An
 unreachable collector delays no batch: spans are dropped, and a process that ends waits for `TIMEOUT_SECONDS` at most.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 TIMEOUT_SECONDS: Final = 5.0
-"""Time limit of one request to the collector, unless OTEL_EXPORTER_OTLP_TIMEOUT sets another one."""
+"""Time limit of one request to the collector, unless OTEL_EXPORTER_OTLP_TIMEOUT sets another limit."""
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 

@@ -1,7 +1,7 @@
 """Settles a slot of a round: converts the outcomes of the slot's objects to the states that the slot commits. Pure.
 
 A read may end early because of an error, or because a big object takes several rounds. The rows that were read so far
-are committed, and the next read continues behind them. An object whose read fails is left out, and its slot is
+are committed, and the next read continues after these rows. An object whose read fails is left out, and its slot is
 requested again. On the slot's last attempt, the object goes to quarantine, and the rows of the object's earlier version
 are removed. An outage never counts as a failure of an object.
 """
@@ -21,7 +21,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
 TRACES_MAX: Final = 5
-"""Maximum number of tracebacks that a slot reports, besides the tracebacks of objects in quarantine."""
+"""Maximum number of tracebacks that a slot reports, not counting the tracebacks of objects in quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
 
 
 def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> tuple[set[str], set[str]]:
-    """Returns two sets of keys of objects that no longer exist: keys whose rows are removed, and keys whose rows stay
-    (`on_delete`).
+    """Returns the keys of objects that no longer exist, as two sets: keys whose rows are removed, and keys whose rows
+    stay (`on_delete`).
     """
     known, changes = planned.before, planned.changes
     expired = {key for key in changes.expired.intersection(changes.gone) if key in known and known[key].rows}
@@ -173,7 +173,7 @@ def _read(
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
         raise CorruptError(
-            f"an object of slot {slot} was read from {outcome.start} on, but its version has no committed state"
+            f"an object of slot {slot} was read from byte {outcome.start}, but this version has no committed state"
         )
     return ObjectState(
         key=key,
@@ -190,8 +190,8 @@ def _read(
 
 
 def _unread(key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
-    """Returns the state of an object whose read failed: the committed state if it is of the same object version, else
-    an empty state.
+    """Returns the state of an object whose read failed: the committed state if this state belongs to the same object
+    version, else an empty state.
     """
     if known is not None and known.etag == outcome.etag:
         return replace(known, expired=False, again=False)

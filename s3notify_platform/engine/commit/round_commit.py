@@ -113,11 +113,11 @@ class RoundCommit:
         return found
 
     def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, Protocol | None]:
-        """Returns the table's new metadata and its new protocol. If the round changes neither the metadata nor the
-        protocol, both results are None.
+        """Returns the table's new metadata and its new protocol. Both results are None if metadata and protocol stay
+        the same.
         """
         snapshot = self.base.snapshot
-        assert schema is not None, "chosen when the round was staged"
+        assert schema is not None, "the schema was chosen when the round was staged"
         vectors = self.source.input.overwrites == "vectors"
         metadata, protocol = described(
             schema, created_ms=self.clock.wall_ms(), table=snapshot.table, vectors=vectors

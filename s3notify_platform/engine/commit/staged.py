@@ -35,7 +35,7 @@ class Base:
 
 @dataclass(slots=True, kw_only=True)
 class StagedRound:
-    """The staged slots of a round. `of`: for each settled slot, the part that contains the slot."""
+    """The staged slots of a round. `of`: for each settled slot, the staged part that contains the slot."""
 
     schema: TableSchema | None = None
     parts: list[StagedPart] = field(default_factory=list)

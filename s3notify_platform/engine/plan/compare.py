@@ -79,7 +79,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The place where a chain of LISTs begins: after a cut, or at the server's token."""
+    """The place where a chain of LISTs begins: after the key of a cut, or at the server's token."""
 
     after: str | None = None
     token: str | None = None
@@ -171,9 +171,8 @@ def comparer(
 def _columns_of(
     table: LogTable, manifest: Manifest, slots: Sequence[Slot]
 ) -> Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]]:
-    """Yields the states of each slot, in order, or the error if the states cannot be read.
-
-    A damaged file affects only its own slots.
+    """Yields the states of each slot, in order, or the error if the states cannot be read. A damaged file affects only
+    the slots whose states are in this file.
     """
     left = [*slots]
     try:
@@ -243,9 +242,8 @@ def follow(
 def _states_of(
     found: Sequence[_Found], table: LogTable, comparison: "Comparison"
 ) -> Iterator[tuple[_Found, Mapping[str, ObjectState] | S3NotifyError]]:
-    """Yields the states that each slot's comparison needs, or the error if the states cannot be read.
-
-    A damaged file affects only its own slots.
+    """Yields the states that each slot's comparison needs, or the error if the states cannot be read. A damaged file
+    affects only the slots whose states are in this file.
     """
     manifest = comparison.manifest
     whole = [each.slot for each in found if comparison.is_whole(each.slot)]
@@ -291,7 +289,9 @@ class Comparison:
         self._choice = source.enumerator().choice
 
     def _chosen(self, key: str, unchosen: Collection[str]) -> bool:
-        """True if the source reads an object with this key. `on_delete` does not keep the rows of other objects."""
+        """True if the source reads an object with this key. `on_delete` never keeps rows of objects that the source
+        does not read.
+        """
         return key not in unchosen and not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:

@@ -54,7 +54,7 @@ def compared(
     """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
     `also`: keys that count as changed in any case. All keys of the slots in `whole` count as changed, too. `on_delete`:
-    the source's setting. If this setting keeps the rows of a missing object, the object does not count as withdrawn. A
+    the source's setting. If `on_delete` keeps the rows of a missing object, the object does not count as withdrawn. A
     missing object that the source leaves out (`chosen` returns false for its key) counts as withdrawn in any case.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)

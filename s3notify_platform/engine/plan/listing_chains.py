@@ -1,15 +1,15 @@
-"""Lists a source's bucket: a small bucket on the driver, a large bucket in Spark tasks, as several parallel chains of
-LISTs.
+"""Lists a source's bucket. The driver lists a small bucket. Spark tasks list a large bucket, as several parallel chains
+of LISTs.
 
 The keys at which the listing is cut into chains come from the source's table. A hash assigns keys to slots, so the
-committed keys of one slot are a uniform sample of all keys. Without committed keys, there is only one chain. One chain
-is slow, but then all objects must be read, too, which takes many times as long.
+committed keys of one slot are a uniform sample of all keys. Without committed keys, there is only one chain. A single
+chain is slow. But without committed keys, all objects must be read, too, which takes many times as long.
 
 The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 
 Cost: 1 LIST for each 1000 objects, and the requests of `NotificationQueue.entries`. A listing by tasks also costs the
-requests of `StateReader.columns` for `SAMPLE_SLOTS` slots, and 3 LISTs of `HANDOVER_KEYS` keys for each cut. A
-simulation listed 1,000,000 keys, with 150 ms for each LIST, and cut the listing by a sample of 4 slots. One chain took
+requests of `StateReader.columns` for `SAMPLE_SLOTS` slots, and 3 LISTs of `HANDOVER_KEYS` keys for each cut. In a
+simulation, 1,000,000 keys were listed, with 150 ms for each LIST, and a sample of 4 slots gave the cuts. One chain took
 1000 LISTs and 162 s, 8 chains took 1025 LISTs and 24 s, and 16 chains took 1054 LISTs and 13 s. The largest part was
 1.07 times the mean.
 """

@@ -1,7 +1,7 @@
 """Fetches whole objects in a Spark task: many GETs are in flight, and each GET is pinned to an ETag.
 
 obstore sends the requests, in threads. A request takes 0.13 ms of CPU, compared with 0.3 ms under asyncio and 3 ms with
-boto3. Objects whose keys or headers obstore cannot represent are fetched as wholes through the ordinary store. While
+boto3. An object whose key or headers obstore cannot represent is fetched as a whole through the ordinary store. While
 one window of objects is parsed, the next window is fetched: memory is bounded by two windows.
 """
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 WINDOW_BYTES: Final = 32 << 20
 WINDOW_OBJECTS: Final = 512
 
-_TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that a task reads of one object"
+_TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, the most that a task reads of one object"
 
 Status = Literal["ok", "superseded", "deleted", "failed"]
 
@@ -179,9 +179,9 @@ def _fetch_fast(
             raise
         if start == 0:
             return _fetch_slow(slow, version)
-        # If obstore has read the first part, the headers have changed since, and this failure counts. Otherwise the
-        # first part is the whole object, and `_joined` ignores this failure.
-        return Fetched(version=version, status="failed", reason="written again in mid-read", outage=True)
+        # If obstore could read the first part, the headers have changed since that read, and this failure counts.
+        # Otherwise the first part is the whole object, and `_joined` ignores this failure.
+        return Fetched(version=version, status="failed", reason="overwritten during the read", outage=True)
     return Fetched(version=version, status="ok", body=body, meta=meta_of(version.key, found))
 
 

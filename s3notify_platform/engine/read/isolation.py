@@ -13,7 +13,7 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 HELD_BYTES: Final = 64 << 20
-"""Maximum Arrow bytes of results that wait until all objects of a part are parsed without an error."""
+"""Maximum number of Arrow bytes of results that wait until all objects of a part are parsed without an error."""
 
 
 def is_verdict(error: Exception) -> bool:

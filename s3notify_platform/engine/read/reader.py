@@ -230,8 +230,8 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
-    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread. At most `SAMPLE_BYTES` are
-    read of all these objects together, and `HEAD_SAMPLE_BYTES` of each. Pure.
+    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread. At most `SAMPLE_BYTES` of
+    all these objects together are read, and at most `HEAD_SAMPLE_BYTES` of each object. Pure.
     """
     candidates = [v for v in versions if v.size and not source.input.refusal(v.key)]
     count = min(SAMPLE_OBJECTS, len(candidates))
@@ -257,7 +257,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
 
 
 def _sampled(source: Source, versions: Sequence[ObjectVersion], outages: list[str]) -> Iterator[pa.Schema]:
-    """Yields the schemas that each existing object suggests. Adds the reasons of outages to `outages`."""
+    """Yields the schema that each existing object suggests. Adds the reasons of outages to `outages`."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
     for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
         for fetched in window:

@@ -63,8 +63,8 @@ class RemoteBytes:
         in_ranges = self._in_ranges and _reader(self._config) is not None
         if not in_ranges and self._version.size > MAX_WHOLE_BYTES:
             raise RefusedError(
-                f"larger than {MAX_WHOLE_BYTES} bytes; its key, its metadata that is not ASCII, or its kind of store, "
-                "allows no read in parts"
+                f"larger than {MAX_WHOLE_BYTES} bytes, and cannot be read in parts because of its key, its metadata "
+                "that is not ASCII, or its kind of store"
             )
         get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")
@@ -74,7 +74,7 @@ class RemoteBytes:
             except (ConflictError, NotFoundError):
                 raise
             except PreconditionError as error:
-                raise ConflictError(f"{self._version.key}: another version now") from error
+                raise ConflictError(f"{self._version.key}: the object has another version now") from error
             except FileNotFoundError as error:
                 raise NotFoundError(f"{self._version.key}: gone") from error
             except Exception as error:  # noqa: BLE001 - obstore and its libraries raise many kinds
@@ -102,7 +102,7 @@ class RemoteBytes:
         found = obstore.get(reader, self._version.key, options=options)
         body = bytes(found.bytes())
         if len(body) != end - start:
-            raise UnavailableError(f"{len(body)} bytes came in place of {end - start}")
+            raise UnavailableError(f"{len(body)} bytes arrived instead of {end - start}")
         self.meta = self.meta or meta_of(self._version.key, found)
         return body
 
@@ -119,7 +119,7 @@ class RemoteBytes:
                     case None:
                         raise NotFoundError(f"{self._version.key}: gone")
                     case Conflict() | NotModified():
-                        raise ConflictError(f"{self._version.key}: another version now")
+                        raise ConflictError(f"{self._version.key}: the object has another version now")
                     case _:
                         self._whole, self.meta = found.body, found.meta
             return self._whole[start:end]

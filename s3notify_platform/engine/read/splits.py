@@ -18,7 +18,8 @@ from s3notify_platform.source.source import Source
 TASK_BYTES: Final = 64 << 20
 
 SMALL_TASK_BYTES: Final = 8 << 20
-"""Minimum number of bytes for one more task: a smaller task costs more time than it saves, and writes one more pack."""
+"""Minimum number of bytes for one more task. A task with fewer bytes costs more time than it saves, and writes one more
+pack."""
 
 
 def is_big(split: Split, source: Source) -> bool:
@@ -28,7 +29,7 @@ def is_big(split: Split, source: Source) -> bool:
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
-    """True if a read can start at a later record of the object, as far as key and settings show. Pure.
+    """True if a read can start at a later record of the object, according to key and settings. Pure.
 
     An object that is rejected as a whole is one reject, and so cannot be cut.
     """

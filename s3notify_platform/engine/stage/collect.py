@@ -21,7 +21,7 @@ from s3notify_platform.table.packs.pack_set import StagedPack
 
 @dataclass(slots=True, kw_only=True)
 class StagedPart:
-    """The packs and outcomes of one job. Slots in `failed` are not committed, even if packs have rows of them.
+    """The packs and outcomes of one job. Slots in `failed` are not committed, even if packs have rows of these slots.
 
     `outcomes`: by key, the outcome of each object that had to be read.
     """
@@ -115,7 +115,7 @@ def _foreign(
             continue
         if not (concerned := slots.intersection({row.slot, planned})):
             raise UsageError(
-                f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot unchanged"
+                f"rows of slot {row.slot}, which is not in this batch: a transform must keep _slot unchanged"
             )
         error = (
             f"rows of slot {row.slot} are of an object version that this batch did not read: a transform must keep "

@@ -1,9 +1,10 @@
 """Staging: Spark tasks read splits and write the rows to packs, which are not part of any table version yet.
 
-A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
-object has its own packs. These packs are dropped if another part was read from another object version. Rejects are
-written to separate packs in the same way. Tasks report outcomes and packs to the driver. A pack of at most
-`CARRIED_PACK_BYTES` is sent to the driver, which writes the pack together with the manifest: this saves a request.
+A task gathers the rows of whole objects, sorts them, and writes packs. A pack may have rows of several slots and
+objects. A part of a big object has its own packs. These packs are dropped if another part was read from another object
+version. Rejects are written to separate packs in the same way. Tasks report outcomes and packs to the driver. A pack of
+at most `CARRIED_PACK_BYTES` is sent to the driver, which writes the pack together with the manifest: this saves a
+request.
 
 With a transform, the first tasks only read (`reading_task`), and the rows stay in Spark. The driver receives the
 outcomes. Then other tasks (`storing_task`) write the rows that the transform has made of completely read objects.
@@ -58,7 +59,7 @@ WRITES_IN_FLIGHT: Final = 4
 STAGED_COLUMN: Final = "_staged"
 """A column that tasks return before a transform.
 
-The column is null in rows of data; in all other rows it has a batch of `STAGED`.
+The column is null in rows of data. In all other rows, the column has a batch of `STAGED`.
 """
 
 
@@ -315,4 +316,4 @@ def check_readable(pack: NewPack, schema: pa.Schema) -> None:
             f"a file of these rows could not be read again ({error}); leave out columns"
         ) from error
     if not same:
-        raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")
+        raise CorruptError("a file of these rows would not have the same columns and rows; rename columns")

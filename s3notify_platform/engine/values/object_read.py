@@ -12,9 +12,9 @@ class Outcome:
     """The outcome of reading an object, or a part of it.
 
     `status`: `by_record` means that this part was not read, because its object can only be read from the beginning.
-    `start`, `offset`: the bytes from `start` to `offset` were read. `reach_end`: no more bytes follow. `failed`: why
-    the bytes behind `offset` could not be read; `outage`: the store was at fault, not the object; `trace`: the
-    traceback of an unforeseen error (`unforeseen`). `parts`: the `start` of each part that the outcome covers (see
+    `start`, `offset`: the bytes from `start` to `offset` were read. `reach_end`: no more bytes follow. `failed`: the
+    reason why the bytes after `offset` could not be read; `outage`: the store was at fault, not the object; `trace`:
+    the traceback of an unforeseen error (`unforeseen`). `parts`: the `start` of each part that the outcome covers (see
     `joined`). `stored`: the number of rows that a transform has made of the object; None without a transform.
     `new_fields`: the fields that an inferred schema lacks, as Arrow schemas in base64. `broken`: the number of rows
     that broke each rule.
@@ -59,8 +59,7 @@ def _none_of(
 
 
 def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
-    """Joins the outcomes of an object's parts, which one or several tasks have read, to the outcome of the object.
-    Pure.
+    """Makes the outcome of an object from the outcomes of its parts, which one or several tasks have read. Pure.
 
     The result covers the parts before the first failed part, and has the failure of this failed part. With `whole`, the
     failure of any part fails the object. If one part is superseded or deleted, the whole object is superseded or

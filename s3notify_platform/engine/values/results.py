@@ -90,8 +90,8 @@ class SlotResult:
 
     @property
     def reason(self) -> str:
-        """The reason why the slot was not committed. The text names no keys of objects, because `erase` does not reach
-        all places where the text is kept.
+        """The reason why the slot was not committed. The text names no keys of objects, because `erase` cannot remove
+        keys from all places where the text is kept.
         """
         if self.error or not self.unread:
             return self.error or self.status

@@ -2,9 +2,9 @@
 results.
 
 The driver receives only the changes of a batch: the splits, the removed keys, and the entries to remove. The number of
-splits and removed keys is at most `max_objects`, plus one for each slot. The topic's capacity limits the number of
-entries. All other objects of the bucket pass through Spark's own shuffle, which spills to disk, and never through the
-driver.
+splits and removed keys together is at most `max_objects` plus the number of slots. The topic's capacity limits the
+number of entries. All other objects of the bucket never pass through the driver, but only through Spark's own shuffle,
+which spills to disk.
 """
 
 import pickle
@@ -23,13 +23,13 @@ from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """The changes of one slot, with the committed states of their keys, and the other findings about the slot.
+    """The changes of one slot, the committed states of the changed keys, and other facts about the slot.
 
-    `entries`: the slot's entries that were in the queue before the bucket was looked at; they are removed after the
-    commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of objects.
-    `held`: the number of objects with a committed state. `withdrawn`: the number of objects that have a committed
-    state, but are missing from the listing. `unaddressable`: the number of objects whose keys S3 clients cannot
-    address; `unaddressable_keys`: the first keys of these objects.
+    `entries`: the slot's entries that were in the queue before the bucket was looked at. These entries are removed
+    after the commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of
+    objects. `held`: the number of objects with a committed state. `withdrawn`: the number of objects that have a
+    committed state, but are missing from the listing. `unaddressable`: the number of objects whose keys S3 clients
+    cannot address; `unaddressable_keys`: the first keys of these objects.
     """
 
     changes: SlotChanges
@@ -75,7 +75,7 @@ class Plan:
 
     Slots in `failed` have no plan, because their bucket or state could not be read. `chains`: the number of chains in
     which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop. If a chain does
-    not stop, the server does not list correctly after a given key.
+    not stop, the server has a defect: it does not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Unforeseen errors: how they are recognized, and their tracebacks.
 
-An error of this package shows by its class who must act. An outage never counts as a failure of an object. Any other
+The class of an error of this package shows who must act. An outage never counts as a failure of an object. Any other
 error is unforeseen: an object has revealed a defect of the parser, of the platform or of a user's function. The error
 is stored with its traceback. On the last attempt, the object goes to quarantine (`engine.commit.new_states`). At most
 `MAX_UNFORESEEN` objects of a source may be in quarantine for unforeseen errors (`engine.driver`).
@@ -37,7 +37,9 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_unforeseen(error: BaseException) -> bool:
-    """True if the error is neither one of this package's own errors, nor an outage, nor a lack of memory. Pure."""
+    """True if the error is not one of this package's own errors, and the cause is no outage and no lack of memory.
+    Pure.
+    """
     return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
 
 

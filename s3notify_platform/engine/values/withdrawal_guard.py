@@ -2,9 +2,9 @@
 wrong prefix, or the bucket may have been emptied by mistake.
 
 A refusal is recorded in the table's record (`Known.refused`). From then on, a listing of only some slots may withdraw
-nothing, until a listing of all slots lacks fewer objects, or a person confirms the withdrawals. Without this rule,
-retries would withdraw all missing objects, because the refused slots would be retried in smaller groups with fewer
-missing objects.
+nothing. The refusal ends when a listing of all slots lacks few enough objects, or when a person confirms the
+withdrawals. Without this rule, retries would withdraw all missing objects: the refused slots would be retried in
+smaller groups, and each group lacks fewer objects.
 """
 
 from collections.abc import Collection

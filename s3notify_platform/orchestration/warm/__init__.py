@@ -10,14 +10,14 @@ executes runs one after another in its main thread.
         └── no supervisor, or "no": the default launcher starts a process       └── no worker: one is started for later
 
 A run is claimed before a worker gets the run. The claim is a file in the folder `warm` of DAGSTER_HOME, created on the
-condition that this file is absent. A launcher that gets no answer claims the run for the default launcher. If this
-claim fails, a worker has the run. So the default launcher never starts a run that a worker has.
+condition that this file is absent. If a launcher gets no answer, the launcher claims the run for the default launcher.
+If this claim fails, a worker has the run. So the default launcher never starts a run that a worker has.
 
 A terminated run is interrupted, and its Spark jobs are cancelled. The run's worker ends after the run, and is killed
-after ten seconds at the latest. A worker is replaced in four cases: its run was terminated, it ended by itself, the
-code server has other code, or it has reached a limit of runs or memory. If a worker dies during its run, the supervisor
-reports the run: as canceled if it was being terminated, else as failed. When the supervisor dies, its workers end, and
-the next supervisor reports their runs.
+after ten seconds at the latest. A worker is replaced in four cases: the worker's run was terminated, the worker ended
+by itself, the code server has other code, or the worker has reached a limit of runs or memory. If a worker dies during
+its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When the supervisor
+dies, its workers end, and the next supervisor reports their runs.
 
 `coordinator`: a run skips the queue if the queue is empty and a warm worker may take the run. In the queue, a run waits
 for up to a second.

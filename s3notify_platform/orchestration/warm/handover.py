@@ -34,8 +34,8 @@ class WorkerKey:
     """The combination of code and Spark configuration for which a worker is made. Runs with the same key can use the
     same worker.
 
-    `origin`: the place from which the definitions are loaded, as Dagster serializes it. `server_id`: the code server's
-    id, which changes with each reload. `spark`: digest of the static Spark configuration.
+    `origin`: the place from which the definitions are loaded, serialized by Dagster. `server_id`: the code server's id,
+    which changes with each reload. `spark`: digest of the static Spark configuration.
     """
 
     location: str
@@ -132,7 +132,9 @@ class Home:
         return listening
 
     def ask(self, message: Message, seconds: float = HANDOVER_SECONDS) -> Message:
-        """The supervisor's answer. `NobodyThereError` without a supervisor; `NoAnswerError` after `seconds`."""
+        """The supervisor's answer. Raises `NobodyThereError` if there is no supervisor, and `NoAnswerError` if there is
+        no answer within `seconds`.
+        """
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(seconds)
             try:

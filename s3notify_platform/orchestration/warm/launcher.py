@@ -32,7 +32,7 @@ from s3notify_platform.orchestration.warm.handover import (
 )
 
 START_SECONDS: Final = 60.0
-"""Seconds in which a started supervisor must answer. The supervisor answers before its first worker is ready."""
+"""Seconds in which a started supervisor must answer. The supervisor answers even before its first worker is ready."""
 
 
 class WarmRunLauncher(DefaultRunLauncher):
@@ -110,7 +110,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         threading.Thread(target=_ask_first, args=[self._home, first], daemon=True).start()
 
     def dispose(self) -> None:
-        """Ends the supervisor that this launcher started, and so its workers."""
+        """Ends the supervisor that this launcher started, and thereby the supervisor's workers."""
         super().dispose()
         if self._supervisor is not None:
             assert self._supervisor.stdin is not None
@@ -177,7 +177,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     if spark is None and run.asset_selection and checked <= run.asset_selection:
         # The UI and backfills run Dagster's implicit job for all assets, which has no such tag. Then the tags of the
-        # selected assets decide.
+        # selected assets decide if the run may be warm.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None
@@ -187,12 +187,12 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # the server's present id: `location` may have an older one
+        server_id=location.client.get_server_id(),  # the server's present id: `location` may have an older id
     )
 
 
 def takes_in_everything(run: DagsterRun) -> bool:
-    """True for a batch of everything, like the first batch. A batch of everything takes long, so it gets its own
+    """True for a batch that compares everything, like the first batch. Such a batch takes long, so it gets its own
     process.
     """
     steps: Any = run.run_config.get("ops") or {}

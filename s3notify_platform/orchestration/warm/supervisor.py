@@ -74,8 +74,8 @@ class _Worker:
     leaving: bool = False
     """True if the worker ends as soon as it has no run."""
     replaced: bool = False
-    """True if a worker with newer code replaced this worker, or if the limit forced this worker to leave. A replaced
-    worker is started again only on request.
+    """True if a worker with newer code replaced this worker, or if this worker had to end because of the limit. A
+    replaced worker is started again only on request.
     """
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -138,7 +138,7 @@ class Supervisor:
         self.home.make()
         lock = locked(self.home.folder / "lock")
         if lock is None:
-            raise UsageError(f"{self.home.folder} is served by another supervisor: end that one")
+            raise UsageError(f"{self.home.folder} is served by another supervisor: end that supervisor first")
         with lock, self.home.listen() as listening:
             self._report_left()
             listening.settimeout(0.5)
@@ -153,8 +153,8 @@ class Supervisor:
                 self._end()
 
     def _report_left(self) -> None:
-        """Reports the runs of an earlier supervisor that died: with it, its workers ended, too. Removes the claims of
-        ended runs.
+        """Reports the runs of an earlier supervisor that died. The workers of that supervisor ended, too. Removes the
+        claims of ended runs.
         """
         for run_id, claimant in [*self.home.claimed()]:
             if claimant == "warm":
@@ -253,7 +253,7 @@ class Supervisor:
                     self._start(key, job)
 
     def _end_waiting(self, *waiting: _Asked, canceled: bool = False) -> None:
-        """Reports runs that no worker will begin. An error with one run does not affect the others."""
+        """Reports runs that no worker will begin. An error with one run does not affect other runs."""
         with ExitStack() as each:
             for asked in waiting:
                 each.callback(self.home.forget, asked.run)
@@ -329,8 +329,8 @@ class Supervisor:
     def _follow(self, worker: _Worker) -> None:
         """Starts a worker and handles its messages until it has ended.
 
-        One thread does all of this, because the kernel ends the worker together with the thread that started the
-        worker.
+        The same thread starts the worker and handles the messages, because the kernel ends the worker together with the
+        thread that started the worker.
         """
         try:
             reading = self._spawn(worker)

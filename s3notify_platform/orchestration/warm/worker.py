@@ -1,8 +1,8 @@
 """A worker: it has loaded the definitions and started Spark, and executes runs one after another in its main thread.
 
 Signal handlers work only in the main thread, and Dagster interrupts a run by a signal. A worker ends with its
-supervisor, because the worker's standard input ends. If a run keeps the interpreter too busy to notice this, the kernel
-ends the worker.
+supervisor, because the worker's standard input ends. If a run keeps the interpreter too busy to notice the end of its
+input, the kernel ends the worker.
 """
 
 import ctypes
@@ -80,7 +80,7 @@ def main() -> None:
                 wait = IDLE_JOB_SECONDS
                 continue
             _execute(instance, repository, order)
-            flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must leave is killed
+            flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must end is killed
             spark = fresh_session(
                 spark
             )  # before another run arrives, which would fail with the old Java session
@@ -211,7 +211,7 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
 
 
 def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) -> None:
-    """Executes a run as its own process would, with the same events."""
+    """Executes a run with the same events as if the run had a process of its own."""
     run = instance.get_run_by_id(order["run"])
     if run is None:
         return

@@ -328,7 +328,7 @@ def test_a_lost_topic_is_reported_while_nothing_changes() -> None:
     world.clock.sleep(TOPIC_SECONDS)
     tick = world.tick()
     assert [request.slots for request in tick.requests] == [(EVERYTHING,)]
-    assert "its topic 's' is gone" in tick.note
+    assert "the topic 's' is gone" in tick.note
     assert tick.warnings
     (run,) = world.active()
     world.finish(run)

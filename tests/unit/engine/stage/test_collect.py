@@ -149,7 +149,7 @@ def test_slots_fail_if_a_transform_returns_rows_of_other_objects() -> None:
     found = collected(outcome("k", 0, 100, rows=1), replace(stored, slot=Slot(4)), transformed=True)
     assert found.failed.keys() == {SLOT}
     assert "slot 4 are of an object version that this batch did not read" in found.failed[SLOT].error
-    with pytest.raises(UsageError, match="rows of slot 4, which is not of this batch"):
+    with pytest.raises(UsageError, match="rows of slot 4, which is not in this batch"):
         collected(outcome("k", 0, 100), replace(stored, slot=Slot(4), key="another"), transformed=True)
 
 
