@@ -1,10 +1,10 @@
 """s3notify_platform: changed S3 objects become rows of a Delta table, each object version exactly once.
 
 The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll learns which slots changed,
-by one HEAD and at most one LIST. One run reads these slots. It plans on one snapshot of the table: entries of the queue
-name the changed keys, or a listing finds them. Then it reads the objects under If-Match, parses, transforms, and stages
-packs. The round is committed as one version of the table's Delta log. After the commit, the version is reported, the
-entries leave the queue, and the batch's ack chain is stamped.
+by one HEAD and at most one LIST. One run reads these slots. The run plans on one snapshot of the table: entries of the
+queue name the changed keys, or a listing finds these keys. Then the run reads the objects under If-Match, parses and
+transforms them, and stages packs. The round is committed as one version of the table's Delta log. After the commit, the
+version is reported, the entries leave the queue, and the batch's ack chain is stamped.
 
 Reading order. A package imports only packages that are above it in this list, but `defs` also imports `orchestration`.
 A contract in CI checks this rule.

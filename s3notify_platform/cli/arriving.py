@@ -19,7 +19,7 @@ PROBE_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""If a signal changes more than this time after the write, the cause is probably a sweep, and not an event."""
+"""If a signal changes later than this after the write, the cause is probably a sweep, and not an event."""
 
 LOOKED_AT_MAX: Final = 10_000
 """The newest object is looked for only below a prefix with at most this many objects."""
@@ -157,7 +157,7 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
 
     location, prefix = source.location, source.input.prefix
     listed = [*islice(list_all(open_store(source.input.bucket), prefix), LOOKED_AT_MAX + 1)]
-    if len(listed) > LOOKED_AT_MAX:  # the newest object may be one that is not listed
+    if len(listed) > LOOKED_AT_MAX:  # the newest object may be among those that are not listed
         return Events(
             fine=True,
             text=f"{parts}; {why}, and more than {LOOKED_AT_MAX:,} objects are below {prefix!r}, too many to look for "

@@ -328,7 +328,7 @@ def _whole_bucket(site: "EventSite") -> str:
         return ""
     return (
         "  The source is the whole bucket: the bucket announces the platform's own objects too, which costs requests. "
-        "A prefix, or another platform_bucket, avoids them."
+        "A prefix, or another platform_bucket, avoids these requests."
     )
 
 

@@ -51,9 +51,9 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     The columns are rows, changes that wait, batches in flight, the last commit, its lag (the time from a change's
     signal to the commit), rejected records, and failures. For one source, a slot map is shown. A cell's colour is the
     age of the slot's last commit, and the cell's height is the slot's number of rows. Rows of stale slots were made by
-    other code than the YAML names now; `s3notify backfill NAME --stale` reads them again. Slots that the sensor
-    retries, and a pause, are known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only.
-    Exit code 1 if a source could not be read.
+    other code than the YAML names now; `s3notify backfill NAME --stale` reads them again. Retried slots and a pause are
+    known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only. Exit code 1 if a source
+    could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live

@@ -31,7 +31,10 @@ def table() -> None:
 def show(
     *, place: SourcePlace, asset: str | None, version: int | None, at: datetime | None, as_json: bool
 ) -> None:
-    """Show the table of source NAME: URL, version, counts, settings, and the command, if any, that writers wait for."""
+    """Show the URL, version, counts and settings of the table of source NAME.
+
+    While writers wait for a running command, the field `held_by` names this command.
+    """
     table = place.table(asset)
     found = as_of(table, version, at)
     known, _ = table.reader.known.read()
@@ -97,13 +100,13 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
     """Merge small files of source NAME's table, slot assets, newest rows and clustered rows, or only of --asset.
 
-    Files with many hidden rows are rewritten. Where the ranges of more than 3 files of clustered rows (cluster_by)
-    overlap, these files are sorted again. The rows do not change. Batches limit the number of small files by
-    themselves. Dagster's daily sweep does the same as this command; with `s3notify ingest`, schedule the command. Safe
-    to repeat, and safe beside running batches, which have priority. Merged files stay for readers of earlier versions
-    until `s3notify vacuum`.
+    Files with many hidden rows are rewritten. Files of clustered rows (cluster_by) are sorted again if the ranges of
+    more than 3 of them overlap. The rows do not change. Batches limit the number of small files by themselves.
+    Dagster's daily sweep does the same as this command; with `s3notify ingest`, schedule the command. Safe to repeat,
+    and safe beside running batches, which have priority. Merged files stay for readers of earlier versions until
+    `s3notify vacuum`.
 
-    Exit code 1 if a table could not be compacted. The others are done nevertheless.
+    Exit code 1 if a table could not be compacted. The other tables are compacted nevertheless.
     """
     from s3notify_platform.maintenance.compaction import Compaction
 

@@ -147,8 +147,8 @@ _table_option = click.option(
     multiple=True,
     metavar="ID",
     help="Id of a table (`s3notify status --json`) that the topic serves: no other table uses or removes the topic. "
-    "Repeatable, for several tables, of which each entry goes to one. Default for a new topic: the first table that "
-    "uses the topic.",
+    "Repeat the option for several tables: each entry goes to one of them. Default for a new topic: the first table "
+    "that uses the topic.",
 )
 
 
@@ -366,7 +366,8 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
     """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only the dead letters of
     these objects.
 
-    A dead letter that is larger than the topic's --max-event-bytes stays. The command names it, and its status is 1.
+    A dead letter that is larger than the topic's --max-event-bytes stays. The command names this letter, and ends with
+    exit code 1.
     """
     found = place.queue().redrive(topic, keys or None)
     if isinstance(found, QuotaExceeded):

@@ -91,8 +91,8 @@ def compared(packages: Packages) -> Versions:
 
 
 def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
-    """The requirements that the installed versions do not fulfil. Each is a pair: the name of the package that has the
-    requirement, and the requirement.
+    """The requirements that the installed versions do not fulfil. Each item is a pair: the name of the package that has
+    the requirement, and the requirement.
     """
     from packaging.requirements import Requirement  # Dagster itself requires `packaging`
 

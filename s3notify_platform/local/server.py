@@ -183,7 +183,7 @@ class LocalS3Server:
             raise
 
     def stop(self) -> None:
-        """Stops cleanly: SIGTERM, and SIGKILL after `SERVER_STOP_SECONDS`. Does nothing if the server is not
+        """Stops the server: sends SIGTERM, and SIGKILL after `SERVER_STOP_SECONDS`. Does nothing if the server is not
         started.
         """
         self._stopping.set()
