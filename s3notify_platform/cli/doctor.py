@@ -205,7 +205,7 @@ def _check_sources() -> None:
     try:
         for source in configured():
             source.check()
-    except ModuleNotFoundError as error:  # an environment for publishing lacks the packages of formats
+    except ModuleNotFoundError as error:  # an environment that only publishes lacks the packages of formats
         if (text := remedy(error)) is None:
             raise
         _say(f"formats and schemas in the YAML are not checked: {text}", err=True)

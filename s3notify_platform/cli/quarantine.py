@@ -187,7 +187,8 @@ def retry(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Request that the next batch reads quarantined objects again: the objects KEY, those of --slot, or --all.
+    """Request that the next batch reads quarantined objects again: the objects KEY, all objects of --slot, or all
+    objects of the source (--all).
 
     The commit of an object's rows also removes the object from quarantine. An object that fails again stays, with the
     new reason. Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.

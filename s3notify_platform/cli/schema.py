@@ -123,7 +123,7 @@ def set_types(
     field of a struct, the field keeps its type.
 
     If the source's `schema` or `schema_hints` names the column, change that setting too. Runs may go on: a run that has
-    read with the old type plans again. Safe to repeat, and to kill.
+    read objects with the old type plans its work again. Safe to repeat, and to kill.
 
     \b
     s3notify schema set orders 'amount decimal(18,2)' --dry-run
@@ -160,7 +160,7 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) 
     """Give the table of source NAME the schema of an earlier version again. Columns that were added later are removed.
 
     Use this command to remove columns that bad data has added. Stop the source's runs first. The command is refused
-    while an object in the table has a value in one of the later columns; the message names objects. Delete or correct
+    while an object in the table has a value in one of these columns; the message names such objects. Delete or correct
     these objects, and let the source read the change. No file is rewritten. Later objects can add columns to an
     inferred schema again; declare the source's schema to prevent that.
     """

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 REASONS_SHOWN = 5
 COLUMNS: Final = ("Rows", "Waiting", "In\nflight", "Last\ncommit", "Lag", "Rejects", "Failing")
-"""The columns after the source's name. Their cells are short, so that a terminal of 80 columns breaks none of them."""
+"""The columns after the source's name. Their cells are short, so that no cell is broken on a terminal with a width of
+80 characters.
+"""
 
 
 @command(short_help="Show the state of the sources.")

@@ -172,13 +172,13 @@ def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: b
 @dry_run_option
 @json_option
 def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Accept that versions of the table of source NAME, or its record, are lost. The table continues with the remaining
+    """Accept that versions or the record of the table of source NAME are lost. The table continues with the remaining
     versions, under a new id.
 
-    Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
-    objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
-    command. The newest readable version becomes the newest version. The next batch that lists the bucket compares all
-    slots with the listing. Cursors and streams start again. Safe to repeat.
+    Runs refuse a table whose log ends before the version in the table's record, because history, quarantine and rows of
+    deleted objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and
+    run this command. The newest readable version becomes the newest version. The next batch that lists the bucket
+    compares all slots with the listing. Cursors and streams start again. Safe to repeat.
     """
     from s3notify_platform.maintenance.loss import ForgetVersions
 
@@ -195,8 +195,8 @@ def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
     If a listing is compared with 100 or more committed objects, and more than half of them are missing (setting
-    withdraw_share), runs refuse to withdraw the rows of the missing objects. The bucket may be the wrong one, or was
-    emptied by mistake. The confirmation is valid for a day, for slots that have not changed since.
+    withdraw_share), runs refuse to withdraw the rows of the missing objects. The bucket may be the wrong bucket, or may
+    have been emptied by mistake. The confirmation is valid for a day, for slots that have not changed since.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

@@ -23,7 +23,7 @@ number of Dagster's version.
 
 _OURS: Final = "s3notify-platform"
 _WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
-"""Packages that are installed with `dagster`, in the version of `dagster`."""
+"""Packages that are installed with `dagster`, and have the same version as `dagster`."""
 
 Packages = Mapping[str, tuple[str, Sequence[str]]]
 """Installed packages by name: the version of each, and its requirements."""

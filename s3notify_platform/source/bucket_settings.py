@@ -61,7 +61,7 @@ def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if values.get(name, SETTINGS[name].default) not in (None, "", SETTINGS[name].default, value):
             raise UsageError(
-                f"commit {text!r} sets {name}, and {name} is {values[name]!r} too: leave out one of the two"
+                f"commit {text!r} sets {name}, and {name} is also set to {values[name]!r}: leave out one of the two"
             )
     return {**values, "commit": "dynamodb", **given}
 

@@ -1,4 +1,4 @@
-"""Settings of commits to stores without conditional writes, declared like the settings in `settings`."""
+"""Settings of commits to stores without conditional writes, declared as in `source.settings`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final

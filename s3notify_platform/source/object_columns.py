@@ -70,8 +70,8 @@ class ObjectColumns:
             of_object = "metadata_columns" if own[name.casefold()] in METADATA.names else "partition_columns"
             setting = "payload_column" if own[name.casefold()] in self.payload.names else of_object
             raise UsageError(
-                f"column {name!r} is a data column, and also in {setting}: leave it out of one of the two, or "
-                "declare a schema without it, if the data's columns are inferred"
+                f"column {name!r} is a data column, and also in {setting}: leave the column out of one of the "
+                "two, or declare a schema without it if the data's columns are inferred"
             )
 
     def mismatched(self, key: str) -> Mapping[str, str]:
