@@ -1,23 +1,23 @@
 """s3notify_platform: changed S3 objects become rows of a Delta table, each object version exactly once.
 
 The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll learns which slots changed,
-by one HEAD and at most one LIST. One run reads these slots. It plans on one snapshot of the table: entries of the queue
-name the changed keys, or a listing finds them. Then it reads the objects under If-Match, parses, transforms, and stages
-packs. The round is committed as one version of the table's Delta log. After the commit, the version is reported, the
-entries leave the queue, and the batch's ack chain is stamped.
+by one HEAD and at most one LIST. One run reads these slots. The run plans on one snapshot of the table: entries of the
+queue name the changed keys, or a listing finds these keys. Then the run reads the objects under If-Match, parses and
+transforms them, and stages packs. The round is committed as one version of the table's Delta log. After the commit, the
+version is reported, the entries leave the queue, and the batch's ack chain is stamped.
 
 Reading order. A package imports only packages that are above it in this list, but `defs` also imports `orchestration`.
 A contract in CI checks this rule.
 
     kernel/         basic values of all other packages: slots, clock, errors, limits, ports, settings
-    protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
-                    operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
+    protocols/      one package for each of the five protocols, over ports alone. The `__init__` of each explains the
+                    protocol: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
     table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, change feed,
                     derived tables, mirrors
     deploy/         the work of `s3notify init`: DynamoDB tables, the bucket's events, IAM policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
-    source/         the settings of a source, and the one way from them to a `Source`
+    source/         the settings of a source, and the only code that builds a `Source` from them
     engine/         a change on its way to its rows, step by step: batch, plan, read, stage, commit; loop and driver
     maintenance/    upkeep, behind one port: vacuum, compact, erase, remove, migrate, roll back, tag
     spark/          PySpark: session, jobs, load, the data source
@@ -54,13 +54,13 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     publisher, watcher, poll    writes objects and signals; compares signals; one comparison by a watcher
     announced, unannounced      a change that an entry names; a change that only a listing found
     unqueued writer             a writer that signals and adds no entry to the queue
-    rescan, rescan backlog      the comparison of slots with a listing; the slots that wait for one
+    rescan, rescan backlog      the comparison of slots with a listing; the slots that wait for a rescan
     ack chain, tag, stamp       the XOR state of a batch; the chain's name; a random value that is XORed twice
     acked                       of a chain: its XOR is zero, so all work of the batch is done
     precondition, conflict      the absence or the ETag that a write requires; the precondition did not hold
     in doubt                    of a write: it is not yet known whether it was applied
     lease, generation, fenced   a time-bounded right; its number, which only rises; refused: a newer generation exists
-    topic, segment, entry       a named queue; its unit of storage; one change in it
+    topic, segment, entry       a named queue; its unit of storage; one change in the queue
     persistent                  of a topic: it queues its changes; any other topic gets each change at once, or never
     reservation, quota          promised space in a topic; the amount of promised space
     shard consumer, release     a process that delivers the entries of a shard; the end of the process's ownership
@@ -83,7 +83,7 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     backfill, force             read unchanged objects again, on request
     sweep                       a full LIST compared with the committed state
     quarantine, retry           records and objects that could not be read; a request to read them again
-    rejected record             a record in quarantine; a damaged Parquet file counts as one
+    rejected record             a record in quarantine; a damaged Parquet file is one rejected record
     failing object              an object in quarantine: it could not be read to its end
     mismatch, rescued value     a value that does not fit its column; the same value, kept in `_rescued`
     notation                    the way in which texts of a source write dates, times and numbers

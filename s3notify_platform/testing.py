@@ -11,9 +11,9 @@ Spark, on this machine.
         orders.commit()
         assert orders.rows()["amount"].to_pylist() == [None]
 
-Each call makes a source with a new bucket, so that tests are independent of each other. Server and Spark are started
-once for all tests. A mock inside the test process cannot replace the server, because Spark reads in other processes.
-The fixtures need the extra `local`.
+Each call of `s3notify_source` makes a source with a new bucket, so that tests are independent of each other. Server and
+Spark are started once for all tests. A mock inside the test process cannot replace the server, because Spark reads in
+other processes. The fixtures need the extra `local`.
 """
 
 import os

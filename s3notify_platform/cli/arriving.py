@@ -19,7 +19,7 @@ PROBE_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""If a signal changes more than this time after the write, the cause is probably a sweep, and not an event."""
+"""If the signal changes this long after the write, or later, a sweep has probably changed it, and not an event."""
 
 LOOKED_AT_MAX: Final = 10_000
 """The newest object is looked for only below a prefix with at most this many objects."""
@@ -39,7 +39,8 @@ def examine_events(place: SourcePlace) -> Events | None:
     shares with the source. None if there is no inlet, or if a shared inlet gets no events of this source.
 
     For the inlets `sqs` and `http`: waits for the event of a probe, at most `PROBE_SECONDS`. Cost: about 30 requests.
-    Any other inlet is judged by the newest object, because its service may not get the bucket's events.
+    For any other inlet, examines the newest object instead, because the inlet's service may not get the bucket's
+    events.
     """
     source = next((each for each in configured() if each.name == place.name), None)
     receiver = receiver_of(source) if source else None
@@ -149,15 +150,15 @@ def _probed(source: "Source", place: SourcePlace, setup: "EventSetup | None", pa
 
 
 def _newest(source: "Source", why: str, parts: str) -> Events:
-    """The result, judged by the newest object. `why`: the reason why there was no probe. `parts`: the findings about
-    the parts of the setup.
+    """The result without a probe, from the newest object. `why`: the reason why there was no probe. `parts`: the
+    findings about the parts of the setup.
     """
     from s3notify_platform.channels.arrival import newest_arrival
     from s3notify_platform.stores.open_store import open_store
 
     location, prefix = source.location, source.input.prefix
     listed = [*islice(list_all(open_store(source.input.bucket), prefix), LOOKED_AT_MAX + 1)]
-    if len(listed) > LOOKED_AT_MAX:  # the newest object may be one that is not listed
+    if len(listed) > LOOKED_AT_MAX:  # the newest object may be among those that are not listed
         return Events(
             fine=True,
             text=f"{parts}; {why}, and more than {LOOKED_AT_MAX:,} objects are below {prefix!r}, too many to look for "

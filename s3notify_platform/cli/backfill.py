@@ -63,7 +63,7 @@ def backfill(
 
 
 def _code_of(name: str) -> str:
-    """The version of the source's code, from its YAML and the code that the YAML names."""
+    """The version of the source's code, from the source's YAML and the code that the YAML names."""
     find_code()
     for source in configured():
         if code := source.code_versions.get(name):

@@ -35,8 +35,8 @@ _PLACE: Final = (
     "bucket", "platform_bucket", "queue_prefix", "scheme", "endpoint_url", "region", "records_table",
     *DYNAMODB.values(),
 )  # fmt: skip
-"""Settings that decide where a command works. The name of a DynamoDB table is unique only in one account, so the
-table's credentials are among these settings. Credentials of buckets are not.
+"""Settings that decide where a command works. The credentials of DynamoDB tables are among these settings, because a
+table's name is unique only in one account. The credentials of buckets are not among them.
 """
 
 _REQUESTS: Final = ("requester_pays", "kms_key_id")

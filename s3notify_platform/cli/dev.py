@@ -45,7 +45,7 @@ def dev(defs: Path, home: Path, port: int) -> None:
     """
     from s3notify_platform.local.dagster_dev import DagsterDev, check_installed, definitions_problem
 
-    check_installed()  # its message is clearer than the error of the imports below
+    check_installed()  # without this check, the imports below would raise a less clear error
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.local.project import FIRST_SOURCE, sources_of
 

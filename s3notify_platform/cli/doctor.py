@@ -45,15 +45,15 @@ def doctor(
     The checks are: the versions of Dagster's packages; the YAML (keys, types, formats, schema, cron); the store's
     abilities; the DynamoDB tables; the topic of NAME. If the YAML has an inlet, the command measures how fast the
     bucket's events arrive. For this, the command writes a hidden object below the source's prefix. Without the
-    permission to write there, it looks at the newest object. With --deep, the tables of NAME are read and checked
-    against their logs.
+    permission to write there, the command looks at the newest object. With --deep, the tables of NAME are read and
+    checked against their logs.
 
     Probe objects are below the platform prefix of NAME, or below .s3notify-probe-… without NAME, and are deleted again.
     Cost: about 50 requests, and 30 more for events.
 
-    If the YAML has the source, the command also names the settings in which an existing topic differs from the YAML,
-    and topics that no source of the project reads, like the topic of a source that was renamed or deleted from the
-    YAML: such a topic fills up, and then refuses writers.
+    If the YAML has the source, the command also names the settings in which an existing topic differs from the YAML. It
+    also names topics that no source of the project reads, like the topic of a source that was renamed or deleted from
+    the YAML. Such a topic fills up, and then refuses writers.
 
     Exit code 0 if the platform can run. Exit code 1 if the platform cannot run, or if events do not arrive; the reason
     is printed.
@@ -152,8 +152,8 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
 
 
 def _topic_notes(place: SourcePlace) -> Iterator[str]:
-    """Notes about two kinds of topics: the source's topic if it has other settings than the YAML, and each topic of the
-    bucket that no endpoint and no source of the project reads. Without YAML, there is no note.
+    """Notes about two kinds of topics: the source's topic if its settings differ from the YAML, and each topic of the
+    bucket that has neither an endpoint nor a source in the project. Without YAML, there is no note.
 
     Other projects may read topics of the second kind, so these topics are no error. Cost: 1 scan of the topics, and
     `queue.stats` for each topic of the second kind.
@@ -168,8 +168,8 @@ def _topic_notes(place: SourcePlace) -> Iterator[str]:
         elif settings.bucket == place.bucket and settings.persistent and not settings.endpoint:
             yield (
                 f"topic {topic.name!r} has {queue.stats(topic.name).depth:,} of {settings.capacity:,} entries, "
-                "and no source of this project has its name. If no other project reads it, it fills up, and then "
-                f"publishers and inlets are refused: delete it with `s3notify topics delete {topic.name} --served`"
+                "and no source of this project has its name. If no other project reads the topic, it fills up, and "
+                f"then publishers and inlets are refused: delete it with `s3notify topics delete {topic.name} --served`"
             )
 
 
@@ -205,7 +205,7 @@ def _check_sources() -> None:
     try:
         for source in configured():
             source.check()
-    except ModuleNotFoundError as error:  # an environment for publishing lacks the packages of formats
+    except ModuleNotFoundError as error:  # an environment that only publishes lacks the packages of formats
         if (text := remedy(error)) is None:
             raise
         _say(f"formats and schemas in the YAML are not checked: {text}", err=True)
@@ -220,7 +220,9 @@ def _print_capabilities(found: "Capabilities") -> None:
         (name.replace("_", " "), yes if value else no) for name, value in holds.items()
     ]
     skew = found.clock_skew_ms
-    rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
+    rows.append(
+        ("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from this machine's clock")
+    )
     rows.append(("commit mode, if auto", found.mode))
     print_table(("Check", "Result"), rows)
     # If the store is unusable, the error below names the problems.

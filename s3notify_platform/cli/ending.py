@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def stop_on_signals(name: str) -> Iterator[threading.Event]:
     """Yields an event, which SIGINT or SIGTERM sets. The body must then finish or release its work, and return.
 
-    The process ends with exit code 0 within `DRAIN_SECONDS`. Work that is unfinished at the end is left as after a
-    kill. A second signal ends the process at once. `name` is for messages.
+    The process ends with exit code 0 within `DRAIN_SECONDS`. Unfinished work is then in the same state as after a kill.
+    A second signal ends the process at once. `name` is for messages.
     """
     stop = threading.Event()
     ended = threading.Event()

@@ -27,12 +27,12 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
     others. If the platform's bucket is versioned, a lifecycle rule must expire old versions of its objects.
 
     The command is refused while the object is in the bucket. Safe to repeat. A run that began before the command may
-    still write a file with the object, but cannot commit this file. The command prints the time after which to repeat
-    it, so that this file is deleted, too. Nothing repeats it by itself.
+    still write a file with the object, but cannot commit this file. The command prints a time. Repeat the command after
+    this time, so that this file is deleted, too. The platform does not repeat the command by itself.
 
     Exit code 1 if something of the object was found or is left: repeat the command once after the printed time, which
-    --json has as `again_ms`. Exit code 0 if nothing was found. The erasure is complete if this is the result of the
-    first call, or of a call after the printed time.
+    --json has as `again_ms`. Exit code 0 if nothing was found. The erasure is complete if the first call ends with exit
+    code 0, or if a call after the printed time does.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject

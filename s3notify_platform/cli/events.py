@@ -328,7 +328,7 @@ def _whole_bucket(site: "EventSite") -> str:
         return ""
     return (
         "  The source is the whole bucket: the bucket announces the platform's own objects too, which costs requests. "
-        "A prefix, or another platform_bucket, avoids them."
+        "A prefix, or another platform_bucket, avoids these requests."
     )
 
 
@@ -355,8 +355,8 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
 
 
 def _forget_inlet(site: "EventSite", deleted: str) -> None:
-    """Remove the deleted queue from the source's YAML, or print the line to remove. `deleted`: the queue's name. A line
-    with another queue stays, and is named.
+    """Remove the deleted queue from the source's YAML, or print the line to remove. `deleted`: the queue's name. If the
+    YAML names another queue, its line stays, and a message names that queue.
     """
     from s3notify_platform.local.yaml_attribute import remove_attribute
 

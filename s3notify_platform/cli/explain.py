@@ -24,9 +24,9 @@ def explain(key: str, *, place: SourcePlace, as_json: bool) -> None:
 
     Reads only. If DAGSTER_HOME names a Dagster instance, the report includes failing slots and runs.
 
-    Exit code 0 if the table agrees with the bucket: the table has all records of the object's current version, and no
-    new read of this version is requested; or the table has no rows of a deleted object. Exit code 1 otherwise, or if
-    the answer is unknown.
+    Exit code 0 if the table agrees with the bucket. The table agrees if it has all records of the object's current
+    version, and no new read of this version is requested. If the object is deleted, the table agrees if it has no rows
+    of the object. Exit code 1 otherwise, or if the answer is unknown.
     """
     from s3notify_platform.explain import explain as look
 

@@ -89,8 +89,8 @@ class PagedCommand(click.Command):
         if left_out:
             formatter.write_paragraph()
             formatter.write_text(
-                f"{HELP_ALL} shows {len(left_out)} more options, like {left_out[0].opts[0]}. Their values come from "
-                "the YAML of the source, or have a default."
+                f"{HELP_ALL} shows {len(left_out)} more options, like {left_out[0].opts[0]}. The YAML of the "
+                "source gives their values; otherwise their defaults are used."
             )
 
 

@@ -38,7 +38,7 @@ def _check_given(template: str | None, *, table: str | None, place: str | None) 
 
 def _check_events(template: str | None, role: str | None, *, place: str | None) -> None:
     if template == "iam" or role:
-        raise click.UsageError("--print iam and --role take no --events: give them in another command")
+        raise click.UsageError("--print iam and --role take no --events: give --events in another command")
     if not place:
         raise click.UsageError("--events needs the NAME of the source, and --bucket")
 
@@ -186,7 +186,7 @@ def init(
         # If the project has only one source, its name is the default of NAME.
         of_name = click.get_current_context().get_parameter_source("name")
         if events or template or of_name is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--dagster-home takes no other options: give them in another command")
+            raise click.UsageError("--dagster-home takes no other options: give those in another command")
         _write_home(dagster_home.expanduser())
         return
     access, used = _table_access(places, region)

@@ -1,4 +1,4 @@
-"""The only place where commands print. Keys, errors and records come from outside, so control characters
+"""All printing of commands: no other module prints. Keys, errors and records come from outside, so control characters
 are escaped.
 """
 

@@ -51,11 +51,12 @@ def quarantine() -> None:
 def list_quarantine(
     *, place: SourcePlace, only: tuple[int, ...], by_key: bool, limit: int, as_json: bool
 ) -> None:
-    """Count the quarantined records and objects of source NAME, by slot and reason, or with --objects by object.
+    """Count the quarantined records and objects of source NAME, by slot and reason. With --objects, count them by
+    object.
 
-    The command only reads. Cost, by reason or by object: the requests for the newest version; at most 2 GETs for each
-    page of the object states that has a failing or waiting object, and for each file with such a page; 1 GET for each
-    file of rejected records, and some more if the file exceeds 1 MB.
+    The command only reads. Cost, with and without --objects: the requests for the newest version. At most 2 GETs for
+    each page of object states with a failing or waiting object, and at most 2 GETs for each file with such a page. 1
+    GET for each file of rejected records, and some more if the file exceeds 1 MB.
     """
     from s3notify_platform.table.quarantined import reasons_of
 
@@ -186,7 +187,8 @@ def retry(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Request that the next batch reads quarantined objects again: the objects KEY, those of --slot, or --all.
+    """Request that the next batch reads quarantined objects again: the objects KEY, all objects of --slot, or all
+    objects of the source (--all).
 
     The commit of an object's rows also removes the object from quarantine. An object that fails again stays, with the
     new reason. Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.

@@ -18,7 +18,9 @@ TICKS_SECONDS: Final = 60.0
 @command(short_help="Delete a source's tables, signals, topic and records.")
 @source_options
 @yes_option
-@click.option("--force", is_flag=True, help="Do it even while a batch is open or the sensor is on.")
+@click.option(
+    "--force", is_flag=True, help="Remove the source even while a batch is open or the sensor is on."
+)
 @dry_run_option
 @json_option
 def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json: bool) -> None:
@@ -75,6 +77,6 @@ def _check_stopped(name: str) -> None:
         since = seconds_since_tick(instance, name)
     if since is not None and since < TICKS_SECONDS:
         raise UsageError(
-            f"{name}_sensor ticked {since:.0f} s ago, and would load the source again: `s3notify pause {name}` first. "
-            "If that sensor is of another environment, unset DAGSTER_HOME"
+            f"{name}_sensor ticked {since:.0f} s ago, and would load the source again: run `s3notify pause {name}` "
+            "first. If that sensor belongs to another environment, unset DAGSTER_HOME"
         )

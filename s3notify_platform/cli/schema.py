@@ -93,7 +93,7 @@ def _in_words(change: Mapping[str, Any]) -> str:
 @click.option(
     "--of-transform",
     is_flag=True,
-    help="Change only the table's columns; use this option if a transform makes them.",
+    help="Change only the table's columns; use this option if a transform makes these columns.",
 )
 @click.option("--read-again", is_flag=True, help="Read all objects with these columns again.")
 @click.option(
@@ -118,12 +118,12 @@ def set_types(
 
     Without --yes, the command prints the cost and asks. One version changes all types, so that readers see the old
     types or the new ones. Values that the new type can hold are converted in the table's own files, which are
-    rewritten. Other values are null until the next batch, which reads their objects again. It also reads objects with
-    records that are in quarantine because of one of these columns. Fields of a struct that COLUMNS does not name keep
-    their types.
+    rewritten. Other values are null until the next batch, which reads the objects of these values again. This batch
+    also reads objects with records that are in quarantine because of one of these columns. If COLUMNS does not name a
+    field of a struct, the field keeps its type.
 
     If the source's `schema` or `schema_hints` names the column, change that setting too. Runs may go on: a run that has
-    read with the old type plans again. Safe to repeat, and to kill.
+    read objects with the old type plans its work again. Safe to repeat, and to kill.
 
     \b
     s3notify schema set orders 'amount decimal(18,2)' --dry-run
@@ -157,10 +157,10 @@ def set_types(
 @dry_run_option
 @json_option
 def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) -> None:
-    """Give the table of source NAME the schema of an earlier version again. Later columns leave the table.
+    """Give the table of source NAME the schema of an earlier version again. Columns that were added later are removed.
 
     Use this command to remove columns that bad data has added. Stop the source's runs first. The command is refused
-    while an object in the table has a value in one of the later columns; the message names objects. Delete or correct
+    while an object in the table has a value in one of these columns; the message names such objects. Delete or correct
     these objects, and let the source read the change. No file is rewritten. Later objects can add columns to an
     inferred schema again; declare the source's schema to prevent that.
     """

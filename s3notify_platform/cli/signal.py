@@ -15,9 +15,9 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     """Signal the objects KEY, which were written by a program that does not signal.
 
     Keys outside of the source's prefix are refused. A source that is not in the YAML is refused if it has neither a
-    table nor signals. Prefix and number of slots come from the table's record. A writer may not read this record; for a
-    writer, they come from the YAML. Cost: 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root; 1 HEAD if
-    there is no table.
+    table nor signals. Prefix and number of slots come from the table's record. With the rights of a writer, which may
+    not read this record, both come from the YAML. Cost: 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root;
+    1 HEAD if there is no table.
 
     \b
     s3notify signal raw/orders/2.jsonl

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 REASONS_SHOWN = 5
 COLUMNS: Final = ("Rows", "Waiting", "In\nflight", "Last\ncommit", "Lag", "Rejects", "Failing")
-"""The columns after the source's name. Their cells are short, so that a terminal of 80 columns breaks none of them."""
+"""The columns after the source's name. Their cells are short, so that no cell is broken on a terminal with a width of
+80 characters.
+"""
 
 
 @command(short_help="Show the state of the sources.")
@@ -51,9 +53,9 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     The columns are rows, changes that wait, batches in flight, the last commit, its lag (the time from a change's
     signal to the commit), rejected records, and failures. For one source, a slot map is shown. A cell's colour is the
     age of the slot's last commit, and the cell's height is the slot's number of rows. Rows of stale slots were made by
-    other code than the YAML names now; `s3notify backfill NAME --stale` reads them again. Slots that the sensor
-    retries, and a pause, are known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only.
-    Exit code 1 if a source could not be read.
+    other code than the YAML names now; `s3notify backfill NAME --stale` reads them again. Retried slots and a pause are
+    known only if DAGSTER_HOME names the folder of the sensor's Dagster instance. Reads only. Exit code 1 if a source
+    could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live

@@ -31,7 +31,10 @@ def table() -> None:
 def show(
     *, place: SourcePlace, asset: str | None, version: int | None, at: datetime | None, as_json: bool
 ) -> None:
-    """Show the table of source NAME: URL, version, counts, settings, and the command, if any, that writers wait for."""
+    """Show the URL, version, counts and settings of the table of source NAME.
+
+    While writers wait for a running command, the field `held_by` names this command.
+    """
     table = place.table(asset)
     found = as_of(table, version, at)
     known, _ = table.reader.known.read()
@@ -97,13 +100,13 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
     """Merge small files of source NAME's table, slot assets, newest rows and clustered rows, or only of --asset.
 
-    Files with many hidden rows are rewritten. Where the ranges of more than 3 files of clustered rows (cluster_by)
-    overlap, these files are sorted again. The rows do not change. Batches limit the number of small files by
-    themselves. Dagster's daily sweep does the same as this command; with `s3notify ingest`, schedule the command. Safe
-    to repeat, and safe beside running batches, which have priority. Merged files stay for readers of earlier versions
-    until `s3notify vacuum`.
+    Files with many hidden rows are rewritten. Files of clustered rows (cluster_by) are sorted again if the ranges of
+    more than 3 of them overlap. The rows do not change. Batches limit the number of small files by themselves.
+    Dagster's daily sweep does the same as this command; with `s3notify ingest`, schedule the command. Safe to repeat,
+    and safe beside running batches, which have priority. Merged files stay for readers of earlier versions until
+    `s3notify vacuum`.
 
-    Exit code 1 if a table could not be compacted. The others are done nevertheless.
+    Exit code 1 if a table could not be compacted. The other tables are compacted nevertheless.
     """
     from s3notify_platform.maintenance.compaction import Compaction
 
@@ -169,13 +172,13 @@ def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: b
 @dry_run_option
 @json_option
 def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Accept that versions of the table of source NAME, or its record, are lost. The table continues with the remaining
+    """Accept that versions or the record of the table of source NAME are lost. The table continues with the remaining
     versions, under a new id.
 
-    Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
-    objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
-    command. The newest readable version becomes the newest version. The next batch that lists the bucket compares all
-    slots with the listing. Cursors and streams start again. Safe to repeat.
+    Runs refuse a table whose log ends before the version in the table's record, because history, quarantine and rows of
+    deleted objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and
+    run this command. The newest readable version becomes the newest version. The next batch that lists the bucket
+    compares all slots with the listing. Cursors and streams start again. Safe to repeat.
     """
     from s3notify_platform.maintenance.loss import ForgetVersions
 
@@ -192,8 +195,8 @@ def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
     If a listing is compared with 100 or more committed objects, and more than half of them are missing (setting
-    withdraw_share), runs refuse to withdraw the rows of the missing objects. The bucket may be the wrong one, or was
-    emptied by mistake. The confirmation is valid for a day, for slots that have not changed since.
+    withdraw_share), runs refuse to withdraw the rows of the missing objects. The bucket may be the wrong bucket, or may
+    have been emptied by mistake. The confirmation is valid for a day, for slots that have not changed since.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

@@ -20,8 +20,8 @@ def tag(*, place: SourcePlace, again: bool, dry_run: bool, as_json: bool) -> Non
 
     The setting committed_tags has the tags. With this setting, Dagster's runs and `s3notify ingest` tag the objects
     after each batch. Only the committed version of an object is tagged, and only if all of its records
-    are committed; the bucket must have versioning. Other tags of an object stay. If a rule deletes objects, set
-    on_delete: keep, or the rows leave with their objects.
+    are committed; the bucket must have versioning. Other tags of an object stay. If a lifecycle rule deletes objects,
+    set on_delete: keep. Otherwise the rows of deleted objects leave the table, too.
 
     Safe to repeat. Exit code 1 if the store refused tags; the reason is printed. --again retries objects whose tags
     were refused while tags of other objects were accepted.

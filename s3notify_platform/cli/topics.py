@@ -82,11 +82,11 @@ def topics() -> None:
     With `--without-rules none`, a topic without rules receives nothing more, and its queued entries are delivered. A
     rule that can never match is refused. (A suffix that contradicts a regular expression is noticed if the
     expression, or each of its alternatives, ends with plain characters.) The "id" of a rule becomes the
-    `configurationId` of its events; default: the sender's id, else the topic's name.
+    `configurationId` of the rule's events; default: the sender's id, else the topic's name.
 
     A rule by metadata matches changes that this package publishes or Ceph posts. A rule by tags matches changes that
-    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Among events of deletions, only Ceph's events
-    have metadata and tags.
+    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Only Ceph's events of deletions have metadata
+    and tags.
 
     Events are passed on complete, as the inlet received them: region, source, user, request, response, metadata, tags
     and ids. Each event also gets the topic's --opaque-data.
@@ -95,13 +95,13 @@ def topics() -> None:
 
     With `--no-persistent`, the topic has no queue: the publisher or inlet that announces a change sends it to the
     endpoint itself, before its call returns. So each publisher and inlet needs the secrets, and permission for the
-    endpoint. Each change is sent at most once. If this fails, the failure is counted and logged, and nothing is sent
-    again.
+    endpoint. Each change is sent at most once. If the sending fails, the failure is counted and logged, and nothing is
+    sent again.
 
     Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of the
     same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop events
     whose `sequencer` is not greater. A sequencer comes from the clock of the program that wrote or reported the change,
-    and two clocks may differ. To be certain, look at the object.
+    and two clocks may differ. To be certain of an object's state, look at the object.
 
     A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
     dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event. When the topic has
@@ -147,8 +147,8 @@ _table_option = click.option(
     multiple=True,
     metavar="ID",
     help="Id of a table (`s3notify status --json`) that the topic serves: no other table uses or removes the topic. "
-    "Repeatable, for several tables, of which each entry goes to one. Default for a new topic: the first table that "
-    "uses the topic.",
+    "Repeat the option for several tables: each entry goes to one of them. Default for a new topic: the first table "
+    "that uses the topic.",
 )
 
 
@@ -366,7 +366,8 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
     """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only the dead letters of
     these objects.
 
-    A dead letter that is larger than the topic's --max-event-bytes stays. The command names it, and its status is 1.
+    A dead letter that is larger than the topic's --max-event-bytes stays. The command names this letter, and ends with
+    exit code 1.
     """
     found = place.queue().redrive(topic, keys or None)
     if isinstance(found, QuotaExceeded):

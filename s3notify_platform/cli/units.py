@@ -48,7 +48,7 @@ def units(*, into: Path, home: Path, defs: Path, user: str, host: str, port: int
     """Write systemd units for the processes of `s3notify dev`: code server, webserver, daemon and warm workers.
 
     Existing files are not changed; their names are printed. Dagster's UI has no login: put a proxy with a login before
-    it. For PostgreSQL, pip install dagster-postgres, and begin the URL with postgresql+psycopg2://.
+    the UI. For PostgreSQL, pip install dagster-postgres, and begin the URL with postgresql+psycopg2://.
 
     \b
     useradd --system s3notify

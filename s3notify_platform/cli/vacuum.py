@@ -35,7 +35,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool,
     --dry-run prints each name on a line, then counts and bytes. A dry run writes and deletes only a probe object, which
     gives the store's time.
 
-    Exit code 1 if a table could not be vacuumed. The others are done nevertheless.
+    Exit code 1 if a table could not be vacuumed. The other tables are vacuumed nevertheless.
     """
     from s3notify_platform.maintenance.vacuuming import Vacuum
 

@@ -68,8 +68,10 @@ class SourceAttributes:
     description: Annotated[
         str | None, About("Description of the source's asset, like: Orders of the shop")
     ] = None
-    owners: Annotated[tuple[str, ...], About("Owners of its assets: user@example.com or team:name")] = ()
-    group: Annotated[str | None, About("Group of its assets, like landing; default: {name}")] = None
+    owners: Annotated[
+        tuple[str, ...], About("Owners of the source's assets: user@example.com or team:name")
+    ] = ()
+    group: Annotated[str | None, About("Group of the source's assets, like landing; default: {name}")] = None
     interval_seconds: Annotated[
         int,
         About(
@@ -109,17 +111,17 @@ class SourceAttributes:
     run_tags: Annotated[
         dict[str, Any],
         About(
-            "Tags of the runs that its sensors and jobs start, like dagster-k8s/config with the pod's memory"
+            "Tags of the runs that the source's sensors and jobs start, like dagster-k8s/config with the pod's memory"
         ),
     ] = field(default_factory=dict)
     op_tags: Annotated[
         dict[str, Any],
-        About("Tags of its steps with Spark, like dagster-k8s/config if each step is a pod"),
+        About("Tags of the source's steps with Spark, like dagster-k8s/config if each step is a pod"),
     ] = field(default_factory=dict)
     pool: Annotated[
         str | None,
         About(
-            "Dagster pool of its steps with Spark, like spark; sources in the same pool share its limit, "
+            "Dagster pool of the source's steps with Spark, like spark; sources in a pool share its limit, "
             "which is set in the UI or in dagster.yaml"
         ),
     ] = None

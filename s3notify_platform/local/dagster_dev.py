@@ -306,7 +306,7 @@ class DagsterDev:
             process.wait(DEV_STOP_SECONDS)
 
     def _end_group(self, group: int) -> None:
-        """SIGTERM to the whole group, and SIGKILL to the remaining processes after `DEV_STOP_SECONDS`."""
+        """Sends SIGTERM to the whole group, and SIGKILL to the remaining processes after `DEV_STOP_SECONDS`."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             ends = self._clock.monotonic() + DEV_STOP_SECONDS
             while self._clock.monotonic() < ends:

@@ -23,7 +23,7 @@ number of Dagster's version.
 
 _OURS: Final = "s3notify-platform"
 _WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
-"""Packages that are installed with `dagster`, in the version of `dagster`."""
+"""Packages that are installed with `dagster`, and have the same version as `dagster`."""
 
 Packages = Mapping[str, tuple[str, Sequence[str]]]
 """Installed packages by name: the version of each, and its requirements."""
@@ -91,8 +91,8 @@ def compared(packages: Packages) -> Versions:
 
 
 def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
-    """The requirements that the installed versions do not fulfil. Each is a pair: the name of the package that has the
-    requirement, and the requirement.
+    """The requirements that the installed versions do not fulfil. Each item is a pair: the name of the package that has
+    the requirement, and the requirement.
     """
     from packaging.requirements import Requirement  # Dagster itself requires `packaging`
 

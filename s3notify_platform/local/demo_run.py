@@ -91,8 +91,8 @@ class Verdict:
         return self.missing == self.surplus == self.wrong_rejects == 0
 
     def ending(self, *, halfway: bool, queued: int) -> tuple[bool, str]:
-        """Returns two values: True if the demo ends well, else False; and the text of the demo's last line. `halfway`:
-        the demo was stopped before its last round was committed. `queued`: the number of waiting changes.
+        """Returns True if the demo ends well, else False, and the text of the demo's last line.
+        `halfway`: the demo was stopped before its last round was committed. `queued`: the number of waiting changes.
         """
         if self.exact:
             return True, "[green]every row that was written is in the table exactly once[/green]"
@@ -212,9 +212,7 @@ class Demo:
             self._clock.sleep(0.5)
 
     def _strays(self, store: CountingStore, first: Round) -> list[str]:
-        """Keys of objects that an earlier demo left in this folder: the earlier demo ran for longer, or with another
-        seed.
-        """
+        """Keys of objects in this folder from an earlier demo that ran for longer, or with another seed."""
         ours = {write.key for write in first.puts}
         return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
 

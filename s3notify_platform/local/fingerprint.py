@@ -3,9 +3,10 @@ run.
 
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
 this statement uses, directly or indirectly. Each of these statements defines or changes a function, a class or a
-constant, in the same module or an imported one. Comments, docstrings, formatting and Dagster annotations
-(`@s3_slot_asset`) do not count. A project is the function's own package, and other modules that are not installed. An
-installed package counts with the names that are imported from it, and not with its version.
+constant, in the same module or in an imported module. Comments, docstrings, formatting and Dagster annotations
+(`@s3_slot_asset`) do not affect the fingerprint. A project is the function's own package, and other modules that are
+not installed. The fingerprint contains the names that are imported from an installed package, but not the package's
+version.
 
 Guarantees
     - Equal source text has an equal fingerprint: in every process, in every folder, with every version of Python, after

@@ -183,7 +183,7 @@ class ConfiguredSource:
         return self.place.keyspace_prefix, self.values.get("prefix", "")
 
     def source(self, **given: Any) -> "Source":
-        """The source, with `given` settings overriding its own. `UsageError` for wrong settings."""
+        """The source. The settings in `given` override those in the YAML. `UsageError` for wrong settings."""
         from s3notify_platform.source.build import build
 
         return build({name: value for name, value in self.values.items() if name in SETTINGS} | given)

@@ -3,8 +3,8 @@
 Guarantees. The server listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
 credentials and ports survive restarts. An acknowledged write survives SIGKILL of server and parent. A server that ends
 is restarted on the same ports until `stop()`. One process serves a folder at a time: a second process is refused. If
-the parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So
-two servers never serve one folder.
+the parent is killed, the kernel kills the server (Linux), or the next start finds the server by the pid file, and stops
+the server. So two servers never serve one folder.
 
 Threat model. Other users of this machine can reach the server's ports. Without a key, such a user learns only that S3
 is alive. S3 requires the credentials, and the inner ports require keys that only the server itself has (`server_keys`).
@@ -183,7 +183,7 @@ class LocalS3Server:
             raise
 
     def stop(self) -> None:
-        """Stops cleanly: SIGTERM, and SIGKILL after `SERVER_STOP_SECONDS`. Does nothing if the server is not
+        """Stops the server: sends SIGTERM, and SIGKILL after `SERVER_STOP_SECONDS`. Does nothing if the server is not
         started.
         """
         self._stopping.set()
@@ -364,7 +364,7 @@ def _flags(state: ServerState, folder: Path) -> list[str]:
         f"-ip.bind={HOST}",
         f"-master.port={state.master_port}",
         "-master.telemetry=false",
-        # There is only one master, so it need not wait 10 s for an election.
+        # There is only one master, so the master need not wait 10 s for an election.
         "-master.electionTimeout=1s",
         "-master.volumeSizeLimitMB=128",
         f"-volume.port={state.volume_port}",

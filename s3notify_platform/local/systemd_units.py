@@ -118,7 +118,7 @@ class Machine:
 
     @staticmethod
     def _java() -> dict[str, str]:
-        """The variables for Java. The units need these, because a unit does not get the user's variables."""
+        """The variables for Java. The units need these variables, because a unit does not get the user's variables."""
         if found := java_environment():
             return found
         home = os.environ.get("JAVA_HOME") or Path(str(shutil.which("java"))).resolve().parent.parent

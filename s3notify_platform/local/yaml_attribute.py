@@ -26,10 +26,8 @@ def line_of(name: str, value: Value) -> str:
 
 
 def add_attribute(file: Path, source: str, name: str, value: Value) -> bool:
-    """Adds `name: value` to the source's attributes in one line. Returns False, and writes nothing, if that is not
-    possible.
-
-    An addition is not possible if the attribute has another value, or if the attributes are not written line by line.
+    """Adds `name: value` to the source's attributes in one line. Returns False, and writes nothing, if the attribute
+    has another value, or if the attributes are not written line by line.
     """
     documents = documents_of(file)
     number = _number_of(documents, source)
@@ -66,7 +64,7 @@ def remove_attribute(file: Path, source: str, name: str, value: Value) -> bool:
 
 
 def _number_of(documents: list[Any], source: str) -> int | None:
-    """The number of the source's document."""
+    """The index of the YAML document that defines the source; None if there is no such document."""
     for number, document in enumerate(documents):
         attributes = document.get("attributes") if isinstance(document, Mapping) else None
         if isinstance(attributes, Mapping) and attributes.get("name") == source:

@@ -37,8 +37,8 @@ class BatchSettings:
     silence_seconds: Annotated[
         float,
         About(
-            "A run without a heartbeat for this long counts as dead; a run that is starting, only if its process has "
-            "ended, too",
+            "A run without a heartbeat for this long counts as dead; a run that is starting counts as dead only if "
+            "its process has also ended",
             unit="seconds",
         ),
     ] = 30.0

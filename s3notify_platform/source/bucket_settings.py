@@ -1,5 +1,5 @@
-"""Reads from the settings the buckets and DynamoDB tables, and the access to them. Imports no large package, because
-publishers import this module.
+"""Finds the buckets and DynamoDB tables in the settings, and the settings for the access to them. Imports no large
+package, because publishers import this module.
 
 The settings are given by name, with values of their types (`setting.values_in`).
 """
@@ -23,7 +23,9 @@ These credentials never leave this process.
 
 
 def bucket_of(values: Mapping[str, Any], keys: Keys | None = None) -> S3Config:
-    """Returns the bucket that is read. `keys` sign requests to it in place of the configured credentials."""
+    """Returns the bucket that is read. If `keys` are given, they sign the requests to the bucket in place of the
+    configured credentials.
+    """
     return S3Config(bucket=values["bucket"], **given_of(values, S3Settings), **(keys or {}))
 
 
@@ -59,7 +61,7 @@ def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if values.get(name, SETTINGS[name].default) not in (None, "", SETTINGS[name].default, value):
             raise UsageError(
-                f"commit {text!r} sets {name}, and {name} is {values[name]!r} too: leave out one of the two"
+                f"commit {text!r} sets {name}, and {name} is also set to {values[name]!r}: leave out one of the two"
             )
     return {**values, "commit": "dynamodb", **given}
 

@@ -1,6 +1,6 @@
 """Builds a `Source` from settings by name, for YAML, flags, Spark's options and the IO manager's fields. Pure.
 
-Each value has its setting's type or is a text, like the value of an option. Wrong names, wrong values and missing
+Each value is a text, like the value of an option, or has the type of its setting. Wrong names, wrong values and missing
 values are refused with the same messages everywhere (`setting.values_in`).
 """
 
@@ -64,8 +64,8 @@ def _names(text: str) -> tuple[str, ...]:
 def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
     """Builds the source with these settings (`SETTINGS`); missing settings get their defaults. No request.
 
-    `keys` sign requests to the buckets in place of the configured credentials. Raises `UsageError` with the setting,
-    its wrong value and the values that are allowed.
+    If `keys` are given, they sign the requests to the buckets in place of the configured credentials. Raises
+    `UsageError` with the setting, its wrong value and the values that are allowed.
     """
     values = values_in(given, SETTINGS)
     try:

@@ -11,8 +11,8 @@ class ChoiceSettings:
     """The settings that decide if a source reads an object, and if the rows stay after the object's deletion.
 
     `Source.choice`, `Source.own` and `Input.stays` use these settings. `s3notify explain` has an option for each of
-    them, because its verdict depends on them. `Choice` has a reason for each of them, except `on_delete`.
-    `Choice.needs_meta` and `Choice.among` also contain each condition that needs more than an object's key.
+    these settings, because the command's verdict depends on the settings. `Choice` has a reason for each setting except
+    `on_delete`. A condition that needs more than an object's key is also in `Choice.needs_meta` and `Choice.among`.
     """
 
     prefix: Annotated[
@@ -38,8 +38,8 @@ class ChoiceSettings:
     other_platform_prefixes: Annotated[
         str,
         About(
-            "Prefixes of other projects' platform objects in the bucket, like own/clicks/|own/queue/; they are "
-            "neither read nor reported. Not needed for prefixes below _s3notify/"
+            "Prefixes of the platform's objects that belong to other projects, like own/clicks/|own/queue/; these "
+            "objects are neither read nor reported. Not needed for prefixes below _s3notify/"
         ),
     ] = ""
     modified_after: Annotated[

@@ -1,4 +1,4 @@
-"""Settings of commits to stores without conditional writes, declared like the settings in `settings`."""
+"""Settings of commits to stores without conditional writes, declared as in `source.settings`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -40,10 +40,10 @@ class TableSettings:
         str | None,
         About(
             "DynamoDB table of leases, like leases: slots are committed under leases if the store has no "
-            "conditional writes. Use one table per bucket for all its writers, including object_store up to 0.12. "
+            "conditional writes. Use one table per bucket for all its writers, also for object_store up to 0.12. "
             "A lease cannot cancel a write: a write that is in flight for longer than lease_timeout_seconds × "
             "lease_max_clock_skew_rate may overwrite the object of the next writer. After a writer is killed, the "
-            "next writer waits for this product of the two settings"
+            "next writer waits for lease_timeout_seconds × lease_max_clock_skew_rate"
         ),
     ] = None
 
@@ -59,8 +59,8 @@ class LeaseTimeSettings:
         float,
         About(
             "How long a writer may write under one lease. A write starts in the first half of this time, and its "
-            "writer waits for a response for a quarter of this time. Raise the value for slow stores. After a "
-            "writer is killed, the next writer then waits longer",
+            "writer waits for a response for a quarter of this time. Raise the value for slow stores. With a "
+            "higher value, the next writer waits longer after a writer is killed",
             unit="seconds",
             minimum=0.001,
         ),

@@ -75,8 +75,8 @@ class FormatSettings:
         str,
         About(
             "Zone of timestamps in CSV and JSON that name no zone, also for single columns, like "
-            "Europe/Berlin|ordered=UTC. A local time that occurs twice is the first of the two; one that never "
-            "occurs does not fit its column; default: UTC"
+            "Europe/Berlin|ordered=UTC. A local time that occurs twice is read as the first of the two; a local "
+            "time that never occurs does not fit its column; default: UTC"
         ),
     ] = ""
     decimal_comma: Annotated[
@@ -104,7 +104,7 @@ class FormatSettings:
     expect_warn: Annotated[
         str,
         About(
-            "Rules written as in expect that only warn, like region is not null: broken rules are counted in the "
+            "Rules that only warn, written as in expect, like region is not null: broken rules are counted in the "
             "batch's results, and the rows stay"
         ),
     ] = ""

@@ -243,7 +243,7 @@ class Location(LocationSettings):
         what = f"slot asset {asset!r} of source {self.name!r}" if asset else f"source {self.name!r}"
         return UsageError(
             f"{what} has no table in {place}: nothing has been committed yet, or name, bucket or prefix differ "
-            "from the source's"
+            "from those of the source"
         )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
@@ -255,10 +255,7 @@ class Location(LocationSettings):
         return NotificationQueue(records)
 
     def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
-        """Returns a publisher whose signals cause no listing, because they announce no unqueued change.
-
-        No request.
-        """
+        """Returns a publisher for changes that are already in the queue. Its signals cause no listing. No request."""
         store = store or open_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
 
@@ -297,7 +294,7 @@ class Location(LocationSettings):
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
             if not lost:
-                self.table(store=store).newest()  # raises for an emptied table, before any write
+                self.table(store=store).newest()  # raises an error if the table was emptied, before any write
             found = probe(store, self.platform_prefix)
         else:
             found = Capabilities(**{field.name: earlier[field.name] for field in fields(Capabilities)})
@@ -315,14 +312,14 @@ class Location(LocationSettings):
             store.put(key, json.dumps(body).encode())
         elif (known := (earlier["commit"], earlier["lease_table"])) != (choice, leases):
             raise UsageError(
-                f"source {self.name!r} would now commit by {_mode(choice, leases)}, and has so far committed by "
-                f"{_mode(*known)}: stop all its runs, then remove {key!r}"
+                f"source {self.name!r} would now commit by {_mode(choice, leases)}, but has committed by "
+                f"{_mode(*known)} so far: stop all its runs, then remove {key!r}"
             )
         return replace(commit, choice=choice)
 
 
 class ReadOnly(ConditionalCommit):
-    """Refuses commits to a table that was opened while the `CommitMode` is `auto`: raises `UsageError`."""
+    """Raises `UsageError` for each commit to a table that was opened while the `CommitMode` was `auto`."""
 
     def _commit(self, operation: Operation) -> CommitOutcome:
         raise UsageError(

@@ -2,13 +2,13 @@
 record.
 
 `_modified`, `_size` and `_version` come from the response of the GET that brought the row's bytes, under If-Match. If
-there were several GETs, the values are from the first response. The values never come from an earlier listing or queue
-entry. An object that is written again with the same bytes has the same ETag. So the object does not count as changed,
-and its metadata columns stay the same.
+an object was read by several GETs, the values are from the first response. The values never come from an earlier
+listing or queue entry. An object that is written again with the same bytes has the same ETag. So the object does not
+count as changed, and its metadata columns stay the same.
 
-- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. The case of these
-  names does not matter. If several parts have the same name, the last part is used. The text behind the last / is not a
-  part. Escapes like %20 are decoded.
+- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. The case of the
+  parts' names does not matter. If several parts have the same name, the last part is used. The text behind the last /
+  is not a part. Escapes like %20 are decoded.
 - A missing part is null, and so is __HIVE_DEFAULT_PARTITION__.
 - If a value does not fit its type, or is not UTF-8, `mismatches` decides. Under `quarantine`, the whole object is one
   reject, and is not parsed. Under `rescue`, the value is null, and the key's unchanged text is in `_rescued`.
@@ -70,8 +70,8 @@ class ObjectColumns:
             of_object = "metadata_columns" if own[name.casefold()] in METADATA.names else "partition_columns"
             setting = "payload_column" if own[name.casefold()] in self.payload.names else of_object
             raise UsageError(
-                f"column {name!r} is a data column, and also in {setting}: leave it out of one of the two, or "
-                "declare a schema without it, if the data's columns are inferred"
+                f"column {name!r} is a data column, and also in {setting}: leave the column out of one of the "
+                "two, or declare a schema without it if the data's columns are inferred"
             )
 
     def mismatched(self, key: str) -> Mapping[str, str]:

@@ -83,8 +83,8 @@ class LocationSettings:
         Literal["slots", "root"],
         About(
             "Signals that writers move after they queue a change: slots (the slot's signal and the root), "
-            "or root (the root alone, which saves 1 request if nearly all writers queue). The source's topic "
-            "must have the same setting. This setting cannot be changed later"
+            "or root (the root alone, which saves 1 request if nearly all writers queue their changes). The "
+            "source's topic must have the same setting. This setting cannot be changed later"
         ),
     ] = "slots"
 

@@ -164,7 +164,7 @@ class Source:
     def __post_init__(self) -> None:
         if self.location.mirror == "symlink" and self.input.overwrites == "vectors":
             raise UsageError(
-                "mirror: symlink lists whole files, in which deletion vectors leave hidden rows: leave out "
+                "mirror: symlink lists whole files, which still contain the rows that deletion vectors hide: leave out "
                 "overwrites: vectors"
             )
         if inside := next((own for own in self.own if self.input.prefix.startswith(own)), None):
@@ -255,7 +255,9 @@ class Source:
         )
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
-        """Returns an enumerator of the source's objects. No request; later ones go through `bucket` if it is given."""
+        """Returns an enumerator of the source's objects. No request; later requests go through `bucket` if `bucket` is
+        given.
+        """
         bucket = bucket or open_store(self.input.bucket)
         return Enumerator(bucket, self.choice, slots=self.location.slots)
 

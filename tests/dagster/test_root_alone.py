@@ -59,5 +59,5 @@ def test_a_topic_with_other_signals_is_refused(site: Site) -> None:
     topics = site.io.clients.queue.topics
     topics.delete(site.name)
     topics.create(site.name, TopicSettings(slots=site.component.slots))
-    with pytest.raises(UsageError, match="has signals: slots, and its source root"):
+    with pytest.raises(UsageError, match="has the setting signals: slots, but its source has root"):
         site.io.clients.ensure_topic(None)

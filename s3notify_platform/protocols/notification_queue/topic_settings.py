@@ -182,19 +182,19 @@ def check_topic(name: str, settings: TopicSettings) -> None:
 
 
 def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
-    """Raises `UsageError` if a topic and its user's keyspace have different numbers of slots: the user would find no
-    entries.
+    """Raises `UsageError` if the topic has another number of slots than the keyspace of its user: with another number,
+    the user would find no entries.
     """
     if settings.slots != slots:
         raise UsageError(
-            f"topic {name!r} has {settings.slots} slots, and its source {slots}: set slots: {settings.slots}, or "
-            f"delete the topic and create it with --slot-count {slots}"
+            f"topic {name!r} has {settings.slots} slots, but its source has {slots}: set slots: {settings.slots} for "
+            f"the source, or delete the topic and create it with --slot-count {slots}"
         )
 
 
 def check_for_source(name: str, settings: TopicSettings, signals: str) -> None:
-    """Raises `UsageError` if the source of this topic would miss changes: because the topic's entries are delivered to
-    an endpoint, or because writers of the topic signal in another way than the source expects.
+    """Raises `UsageError` if the source of this topic would miss changes. It would miss them if the topic delivers its
+    entries to an endpoint, or if writers of the topic signal in another way than the source expects.
     """
     if settings.endpoint:
         raise UsageError(
@@ -203,8 +203,8 @@ def check_for_source(name: str, settings: TopicSettings, signals: str) -> None:
         )
     if settings.signals != signals:
         raise UsageError(
-            f"topic {name!r} has signals: {settings.signals}, and its source {signals}: set signals: "
-            f"{settings.signals}, or delete the topic and create it with --signals {signals}"
+            f"topic {name!r} has the setting signals: {settings.signals}, but its source has {signals}: set signals: "
+            f"{settings.signals} for the source, or delete the topic and create it with --signals {signals}"
         )
 
 

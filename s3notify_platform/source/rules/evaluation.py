@@ -96,7 +96,7 @@ def _looked_up(path: Sequence[str], schema: pa.Schema) -> tuple[str, pa.DataType
         if pa.types.is_null(kind):
             return name, kind, []
         if not pa.types.is_struct(kind):
-            raise UsageError(f"{'.'.join(path)!r}: {part!r} is a field of no struct")
+            raise UsageError(f"{'.'.join(path)!r}: {part!r} is not a field of a struct")
         steps.append(_place(part, [one.name for one in kind], f"field of {path[0]!r}"))
         kind = kind.field(steps[-1]).type
     return name, kind, steps

@@ -139,8 +139,10 @@ def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
                 value = _bytes(spark_name, value)
             case "pathGlobFilter":
                 if {*"{}|"} & {*value}:
-                    raise UsageError(f"pathGlobFilter={value!r}: use the option include, like *.csv|*.jsonl")
-                value = f"{value}|*/{value}"  # Spark's glob matches only the file's name
+                    raise UsageError(
+                        f"pathGlobFilter={value!r}: use the option include instead, like *.csv|*.jsonl"
+                    )
+                value = f"{value}|*/{value}"  # Spark compares the glob only with the file's name
             case _:
                 pass
         found[name] = value

@@ -174,7 +174,7 @@ def test_a_topic_of_another_deployment_is_refused(doctor, ministack):
     assert found.exit_code == 1, found.output
     assert "topic 'orders' serves table prod" in found.output
     assert "queue_prefix" in found.output
-    assert "has 40 slots, and its source 1000" in doctor(*place).output
+    assert "has 40 slots, but its source has 1000" in doctor(*place).output
     assert doctor(*place, "--queue-prefix", "_s3notify/dev/queue/").exit_code == 0
 
 

@@ -120,6 +120,6 @@ def test_remove_waits_until_the_sensor_is_off(
             instance.update_instigator_state(state.with_data(data))
     refused = run(*remove)
     assert refused.exit_code == 1
-    assert "s ago, and would load the source again: `s3notify pause clicks` first" in refused.output
+    assert "s ago, and would load the source again: run `s3notify pause clicks` first" in refused.output
     assert run("pause", "clicks").exit_code == 0
     assert seconds_since_tick(instance, "clicks") is None

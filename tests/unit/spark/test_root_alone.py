@@ -246,7 +246,7 @@ def test_source_and_topic_must_have_the_same_signals(site: Site) -> None:
     site.ingest().run(Event(), every_seconds=None)
     site.source = with_settings(site.source, signals="root")
     site.publisher.put("raw/a", b'{"a":3}\n')
-    with pytest.raises(UsageError, match="has signals: slots, and its source root"):
+    with pytest.raises(UsageError, match="has the setting signals: slots, but its source has root"):
         site.ingest().run(Event(), every_seconds=None)
 
 

@@ -411,6 +411,6 @@ def test_a_topic_gets_hidden_files_outside_of_its_sources_prefix():
 def test_a_topic_with_other_slots_than_its_source_is_refused():
     """Otherwise the source's consumer would look for entries in other slots than the topic has."""
     site = Site(targets=[("", SIGNALS, "orders")], orders=TopicSettings(slots=40))
-    with pytest.raises(UsageError, match="'orders' has 40 slots, and its source 1000"):
+    with pytest.raises(UsageError, match="'orders' has 40 slots, but its source has 1000"):
         site.intake.accept([event()])
     assert not [*site.queue.pending("orders")]

@@ -348,6 +348,6 @@ def test_a_topic_with_other_slots_than_its_source_is_refused():
     assert isinstance(publisher.put("k", b"1"), Written)
     queue.topics.create("orders", TopicSettings())
     for publish in (lambda: publisher.put("l", b"1"), lambda: publisher.announce(["k"])):
-        with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+        with pytest.raises(UsageError, match="'orders' has 1000 slots, but its source has 40"):
             publish()
     assert objects.head("l") is None

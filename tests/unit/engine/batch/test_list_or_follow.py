@@ -103,7 +103,7 @@ def test_a_topic_with_another_slot_count_is_refused_with_its_name() -> None:
     queue = NotificationQueue(MemoryRecordStore())
     assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
     queue.topics.create("orders", TopicSettings())
-    with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+    with pytest.raises(UsageError, match="'orders' has 1000 slots, but its source has 40"):
         topic_epoch(queue, "orders", TopicUser(slots=40))
 
 
@@ -114,7 +114,8 @@ def test_a_topic_with_other_signals_is_refused_with_its_name() -> None:
     user = TopicUser(slots=1000)
     assert topic_epoch(queue, "orders", user, signals="root")
     with pytest.raises(
-        UsageError, match="'orders' has signals: root, and its source slots: set signals: root"
+        UsageError,
+        match="'orders' has the setting signals: root, but its source has slots: set signals: root",
     ):
         topic_epoch(queue, "orders", user)
 

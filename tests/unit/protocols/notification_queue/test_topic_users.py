@@ -96,7 +96,7 @@ def test_a_restarted_table_replaces_its_former_id(queue: NotificationQueue) -> N
 
 def test_a_user_with_other_slots_is_refused(queue: NotificationQueue) -> None:
     """Otherwise a source would look for entries in other slots than those of its topic, and find none."""
-    with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+    with pytest.raises(UsageError, match="'orders' has 1000 slots, but its source has 40"):
         queue.entries("orders", range(40), user=TopicUser(table="prod", slots=40))
     assert queue.topics.get("orders").tables == ()
 

@@ -214,7 +214,7 @@ def test_invalid_predicates_are_refused_with_the_reason(predicate: str, said: st
         ("day > '2026-02-30'", "is no date"),
         ("seen > 'noon'", "'noon' is no time, like"),
         ("day = 1", "'day' is date, and"),
-        ("s.x = 1", "'x' is a field of no struct"),
+        ("s.x = 1", "'x' is not a field of a struct"),
     ],
 )
 def test_unknown_columns_and_wrong_types_are_refused(predicate: str, said: str) -> None:
