@@ -28,7 +28,7 @@ def default_region() -> str:
 
 
 def aws_partition(region: str) -> str:
-    """The AWS partition of a region, as it stands in ARNs. Pure."""
+    """The AWS partition of a region, as ARNs contain it. Pure."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 

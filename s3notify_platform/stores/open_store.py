@@ -203,8 +203,8 @@ def queue_records(
 ) -> RecordStore:
     """The records of a bucket's notification queue: in `table` if given, else below `prefix` of the bucket.
 
-    Writers, inlets, outlets and sources of one bucket must name the same place. Both places enforce the queue's quota
-    strictly. On a bucket, a counter is changed by compare-and-set, so its writers take turns.
+    Writers, inlets, outlets and sources of one bucket must name the same place. The table and the bucket both enforce
+    the queue's quota strictly. On a bucket, a counter is changed by compare-and-set, so its writers take turns.
     """
     if not prefix.endswith("/"):
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")

@@ -199,8 +199,8 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
-    """The outcome of a failed request. A returned text means that the request was certainly not applied. `UsageError`
-    if no retry can help; `RefusedError` if DynamoDB refuses the request.
+    """The outcome of a failed request. If the result is a text, the request was certainly not applied. `UsageError` if
+    no retry can help; `RefusedError` if DynamoDB refuses the request.
     """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise unusable(error, config) from None

@@ -42,7 +42,7 @@ class DynamoLeases:
         self._table = DynamoTable(config, clock=clock, client=client)
 
     def close(self) -> None:
-        """Closes the connections. The leases may be used again."""
+        """Closes the connections. The leases may be used again afterwards."""
         self._table.close()
 
     def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:

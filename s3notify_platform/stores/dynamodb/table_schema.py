@@ -133,7 +133,7 @@ def _ttl(table: DynamoTable) -> str | None:
 
 def _expires(table: DynamoTable, schema: TableSchema) -> bool:
     """True if items expire by the schema's attribute, or if the schema has no such attribute. Otherwise switches expiry
-    on, and returns False; the next attempt checks again.
+    on, and returns False. The next attempt checks again.
     """
     if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
         return True
