@@ -76,7 +76,7 @@ class ErasedObject:
     def again_ms(self) -> int:
         """The time at which to repeat the call, by the store's clock (Unix milliseconds); 0: nothing was found.
 
-        If a slot of a slot asset is built again as a whole, the slot asset needs no repetition.
+        A repetition is not needed for a slot asset whose slot is built again as a whole.
         """
         kept = [each for name, each in self.of_assets.items() if name not in self.cleared or each.left]
         return max((each.again_ms for each in (self.of_source, *kept) if each.found), default=0)
@@ -95,8 +95,8 @@ def erase(
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.
     `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Requests: those of
-    `maintenance.table_erasure` for each table, of `NotificationQueue.erase`, 2 PUTs for the signal, and 1 to 3 for the
-    backlog.
+    `maintenance.table_erasure` for each table, those of `NotificationQueue.erase`, 2 PUTs for the signal, and 1 to 3
+    requests for the backlog.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)
@@ -193,7 +193,7 @@ class EraseObject:
         kept = time_travel(location, open_store(location.platform))
         lines = tuple(
             f"{f'slot asset {table!r}' if table else f'source {self.source.name!r}'}: versions {first} to {last} are "
-            "readable now; versions up to the last one with the object will not be"
+            "readable now; versions up to the last one with the object will no longer be readable"
             for table, (first, last) in kept.items()
         )
         return Report(lines=lines, document={"versions": {name: list(ends) for name, ends in kept.items()}})
@@ -214,7 +214,7 @@ class EraseObject:
             lines.append(f"the table's history now begins with version {of.begins}")
         for asset in done.cleared:
             if source.location.follows_whole(asset):
-                lines.append(f"{asset!r}: it is empty until the next batch builds it again")
+                lines.append(f"{asset!r}: the table is empty until the next batch builds it again")
             else:
                 lines.append(
                     f"{asset!r}: slot {done.slot} is empty until it is built again, by the next batch if the asset is "

@@ -68,7 +68,7 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 
     `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing the
     version's files.
-    Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each later version.
+    Requests: those of `snapshot_of`, those of `check_restorable`, and those of `changes_of` for each later version.
     """
     table = location.table(store=store)
     now = _readable(location, table)
@@ -117,7 +117,9 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version. If versions that another engine wrote are refused: the last version before them."""
+    """The newest version. If the newest versions are refused, because another engine wrote them: the last version
+    before the refused versions.
+    """
     try:
         found = table.newest()
     except UsageError:

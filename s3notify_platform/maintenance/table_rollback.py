@@ -1,7 +1,8 @@
 """Goes back to an earlier version of the whole table, by a new version that has the same packs, states and schema.
 
 A rollback is also the remedy after a forbidden change by another engine. The engine's versions stay in the log. The new
-version follows them, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the undone versions.
+version follows the engine's versions, undoes these versions, and names them (`log_state.UNDOES`). Readers ignore the
+state of the undone versions.
 
 The new version becomes the generation of each changed slot, so that derived tables and data versions see the change. In
 the table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and
@@ -183,7 +184,7 @@ def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     state, key = state_of(found), reader.layout.version
     while (version := reader.version(state.version + 1)) is not None:
         if not version.foreign:
-            raise OtherLogError(f"{key(state.version + 1)}: committed meanwhile: try again")
+            raise OtherLogError(f"{key(state.version + 1)}: another writer has committed this version meanwhile: try again")
         state = after(state, version, where=key(state.version + 1), undone=True)
     if state.version == found.version:
         return found, found

@@ -71,7 +71,7 @@ CREATE_ATTEMPTS = 6
 """Maximum number of attempts of one `create` that finds tombstones."""
 
 ADD_ATTEMPTS = 60
-"""Maximum number of attempts of one `add`. With full jitter, they suffice for some hundred concurrent writers."""
+"""Maximum number of attempts of one `add`. With full jitter, this is enough for some hundred concurrent writers."""
 
 PAST_TOKENS = 16
 """Number of tokens of earlier writes that a counter keeps. Each token takes 33 bytes."""

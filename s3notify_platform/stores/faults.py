@@ -80,8 +80,8 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
 
 
 _OF_ENCRYPTION = re.compile(r"\bkms:[A-Za-z*]|:kms:|\bKMS\b|ciphertext refers to")
-"""Messages about encryption keys. If the caller may not use the encryption key, AWS answers AccessDenied with such a
-message.
+"""Messages about encryption keys. If the caller may not use the encryption key, AWS answers AccessDenied with a message
+of this kind.
 """
 
 

@@ -1,11 +1,11 @@
 """The event notifications of a bucket. S3 keeps all notifications of a bucket in one document, and overwrites this
 document without a condition.
 
-`BucketEvents.change` reads the document, edits it, and writes it as a whole. After the write, it reads the document
-twice more. The document's content decides if the change succeeded, also after a lost answer. Another writer may change
-the document in the milliseconds between our read and our write. In this case our write undoes the other writer's change
-without notice. Every tool that writes this document has this problem. If another writer undoes our change, a later read
-shows this, and our change is made again. Other notifications are written back as S3 returned them.
+`BucketEvents.change` reads the document, edits it, and writes it as a whole. After the write, `change` reads the
+document twice more. The document's content decides if the change succeeded, also after a lost answer. Another writer
+may change the document in the milliseconds between our read and our write. In this case our write undoes the other
+writer's change without notice. Every tool that writes this document has this problem. If another writer undoes our
+change, a later read shows this, and our change is made again. Other notifications are written back as S3 returned them.
 
 Ceph RGW keeps each notification by its id. A write adds or replaces the notifications that it contains, and removes
 none. A notification is removed by its id.

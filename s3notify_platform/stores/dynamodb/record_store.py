@@ -19,9 +19,10 @@ each has its own scope.
 | create, read, replace, remove, add | 1 |
 | scan | 1 for each megabyte |
 
-Limits. The limits are 400 KB for an item, 2048 bytes for a scope with its partition, and 1024 bytes for a key. Anything
-larger is refused with `UsageError` before it is sent. Only records made by `add` are counters. A creation request that
-the network delays may take effect after the record was removed. The record then has a version that no caller knows.
+Limits. An item may have up to 400 KB. A scope and its partition may together have up to 2048 bytes, and a key may have
+up to 1024 bytes. Anything larger is refused with `UsageError` before it is sent. Only records made by `add` are
+counters. A creation request that the network delays may take effect after the record was removed. The record then has a
+version that no caller knows.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ACTIVE_LOOKS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""The longest pause between two looks at a new table. `ACTIVE_LOOKS` looks take two minutes on average; AWS creates a
+"""The longest pause between two checks of a new table. `ACTIVE_LOOKS` checks take two minutes on average. AWS creates a
 table in about 10 s.
 """
 
