@@ -1,5 +1,5 @@
-"""Migrates a source's table to another prefix, or to another number of slots. The new prefix must be within or around
-the present prefix.
+"""Migrates a source's table to another prefix, or to another number of slots. The new prefix must begin with the
+present prefix, or the present prefix must begin with the new prefix.
 
 With another prefix, the table stays, and its identity changes. The next listing compares all slots, one by one, so the
 table is complete all the time. The tables of slot assets, `latest` and `cluster_by` stay, too. The next batch that

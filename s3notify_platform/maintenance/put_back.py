@@ -57,7 +57,7 @@ class _Version:
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
     """Restores the versions that were replaced. Open the table again afterwards. `dry_run`: only finds these versions.
-    `CorruptError`: the staged body or the manifest of a version is missing. Then restore the table's objects.
+    `CorruptError`: the staged body or the manifest of a version is missing: restore the table's objects first.
     `ConflictError`: another writer changed the same versions: repeat the call.
     """
     reader = committer.reader

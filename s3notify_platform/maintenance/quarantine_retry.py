@@ -1,4 +1,4 @@
-"""Requests to read quarantined data again, for `s3notify quarantine retry`."""
+"""Requests a new read of quarantined data, for `s3notify quarantine retry`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -153,7 +153,7 @@ def erase(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _What:
-    """The object to erase, and functions that say whether data holds it. Pure."""
+    """The object to erase, and functions that find out whether data contains the object. Pure."""
 
     slot: Slot
     key: str

@@ -184,7 +184,7 @@ def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     state, key = state_of(found), reader.layout.version
     while (version := reader.version(state.version + 1)) is not None:
         if not version.foreign:
-            raise OtherLogError(f"{key(state.version + 1)}: another writer has committed this version meanwhile: try again")
+            raise OtherLogError(f"{key(state.version + 1)}: this version was committed meanwhile: try again")
         state = after(state, version, where=key(state.version + 1), undone=True)
     if state.version == found.version:
         return found, found

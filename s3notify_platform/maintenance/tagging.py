@@ -7,10 +7,10 @@ are not changes: their events are ignored, and ETags stay the same. If a pass is
 the rest. Several passes may run at the same time.
 
 A record has a table version for each slot: objects that were read up to this version are tagged. The next pass tags
-objects that were read for later versions. If the store was unavailable, or refused all tags of a slot, the next pass
-tries this slot again. If the store refused only some of the tags, the refused tags are counted, and are tried again
-only after `tag_again`. If a lifecycle rule then removes an object, `on_delete` decides whether the object's rows leave
-the table.
+objects that were read for later versions. If the store was unavailable, or refused all tags, the next pass tries the
+same slots again. If the store refused only some of the tags, the refused tags are counted, and are tried again only
+after `tag_again`. If a lifecycle rule then removes an object, `on_delete` decides whether the object's rows leave the
+table.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
 changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of

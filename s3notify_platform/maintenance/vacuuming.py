@@ -81,8 +81,8 @@ class Fence:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """The objects of the log, by version. `erased`: empty objects, which only prevent that their version numbers are
-    used again.
+    """The objects of the log, by version. `erased`: empty objects, whose only purpose is that no writer uses their
+    version numbers again.
     """
 
     versions: dict[int, ObjectMeta] = field(default_factory=dict)

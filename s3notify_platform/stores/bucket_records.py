@@ -144,11 +144,12 @@ class ObjectRecordStore:
         parallelism: int = 1,
         honours_delete: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`keys_recur`: True if a removed key may be created again, or a function that answers this question for a
-        partition. `honours_delete`: returns True if a probe found that the store honours conditions on DELETE. If it
-        returns False, this object finds out with 3 requests before its first removal.
+        """`keys_recur`: True if a removed key may be created again, or a function that returns this value for a
+        partition. `honours_delete`: returns True if a probe found that the store honours conditions on DELETE. If
+        `honours_delete` returns False, this object finds out with 3 requests before its first removal.
 
-        `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
+        `parallelism`: the number of records that this object reads at a time, in its own threads, for all its scans
+        together.
         """
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: must be at least 1")

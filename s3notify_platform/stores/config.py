@@ -68,8 +68,8 @@ class Access:
     Credentials are read from the named environment variables, or from the named profile, which may assume a role.
     Without such names, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given,
     these credentials assume that role, with the `external_id` that the role's owner requires. Each machine looks up the
-    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys that the settings
-    themselves contain work in this process only: pickling them is a `UsageError`.
+    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys in the settings
+    themselves work in this process only: pickling such settings is a `UsageError`.
     """
 
     service: ClassVar[str]

@@ -44,7 +44,7 @@ class Fault:
 
 
 def judge(error: Exception, config: S3Config) -> Fault:
-    """The verdict on `error`. Raises an error that names the remedy if a retry cannot help. Pure."""
+    """The verdict on `error`. If a retry cannot help, raises an error that names the remedy. Pure."""
     if isinstance(error, ClientError):
         return _judge_answer(error, config)
     cause = type(error).__name__

@@ -67,7 +67,7 @@ class Capabilities:
     upload_if_absent: bool = False
     list_is_ordered: bool = False
     clock_skew_ms: int | None = None
-    """Server's wall clock minus this machine's, to the second; None if the server does not send its time."""
+    """The server's time minus this machine's time, to the second; None if the server does not send its time."""
     problems: tuple[str, ...] = ()
 
     @property

@@ -36,7 +36,9 @@ class Both:
     pool: ThreadPoolExecutor
 
     def race(self, ours, task) -> tuple[list[Any], list[str]]:
-        """Runs `ours(number)` in `WRITERS` threads, and `task(number)` in as many threads of the crate, together."""
+        """Runs `ours(number)` in `WRITERS` threads, and at the same time `task(number)` in the same number of the
+        crate's threads.
+        """
         start = threading.Barrier(WRITERS + 1)
 
         def run(number):

@@ -105,7 +105,9 @@ def test_reads_are_retried(table, proxy, fault):
 
 
 def test_refusal_returns_the_former_item(table):
-    """With ALL_OLD, a refused write returns the item. A refused transaction only says that a condition failed."""
+    """With ALL_OLD, a refused write returns the existing item. A refused transaction only says that a condition
+    failed.
+    """
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Refused(found=there)

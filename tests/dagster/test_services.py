@@ -155,7 +155,7 @@ def test_each_service_has_its_own_run(home: Home) -> None:
 
 
 def test_a_run_that_a_person_starts_counts_as_the_service_s_run(home: Home) -> None:
-    """The launchpad sets no tag. The step must set it."""
+    """The launchpad sets no tag. So the step must set the tag."""
     result = home.execute("sqs")
     run = home.instance.get_run_by_id(result.run_id)
     assert run is not None

@@ -1,4 +1,4 @@
-"""Slots that another code version made: Dagster's view of them, and ways to make them again."""
+"""Slots that another code version made: Dagster's view of these slots, and ways to make the slots again."""
 
 import importlib
 import sys
