@@ -27,9 +27,9 @@ runs, and may retry objects in quarantine. `reader` loads committed rows, reads 
 `viewer` reads the tables with another engine, as Delta tables. `sweep` runs the daily checks, `vacuum` and `compact`.
 `inlet` receives changes that other systems report. `outlet` delivers to endpoints.
 
-A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow. So
-a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. If the source's
-prefix is the whole bucket, a writer must not read the platform's tables in this bucket.
+A process with several roles needs the policies of all its roles, but the Deny of `writer` and `publisher` wins over any
+Allow. So a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. If the
+source's prefix is the whole bucket, a writer must not read the platform's tables in this bucket.
 """
 
 ROLES: Final[tuple[Role, ...]] = (

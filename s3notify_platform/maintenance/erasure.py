@@ -174,7 +174,8 @@ def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
 class EraseObject:
     """The task: erases an object. Nothing is written before `check_erasable` has passed.
 
-    `discard` removes messages about the object that are kept outside the platform's queue, and returns their number.
+    `discard` removes the messages about the object outside the platform's queue, and returns the number of removed
+    messages.
     """
 
     source: Source
@@ -222,8 +223,8 @@ class EraseObject:
                 )
         if done.waiting:
             lines.append(
-                f"{done.waiting} entries still name the object: they are in delivery, or announce its deletion; repeat "
-                "the command when they are done"
+                f"{done.waiting} entries still name the object: they are being delivered, or announce its deletion. Repeat "
+                "the command when these entries have left the queue"
             )
         lines += [
             f"batch {batch} of the object's slot is open and may have read the object: repeat the command when the "

@@ -2,8 +2,8 @@
 
 If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
 meanwhile (`conditional_commit`, Limits). Each version has a field `n`, a number that is new at each attempt to commit.
-After a replacement, readers refuse the log: the table's record (`known`) or the next version names another `n` than the
-`n` of the stored version. The committed body is still staged under its `n`.
+After a replacement, readers refuse the log: the table's record (`known`) or the next version names an `n` that differs
+from the `n` of the stored version. The committed body is still staged under its `n`.
 
 Steps
     1. The versions are checked downwards from the version in `known`. Each version must have the `n` that the next

@@ -108,8 +108,8 @@ def rollback(
     # the process is killed before the commit, some comparisons are needless.
     backlog.add(_changed(_readable(location, table), then))
     done = roll_back(table, version)
-    # An earlier call may have committed the rollback and been killed before its signals. Then `_changed` returns the
-    # same slots.
+    # An earlier call may have committed the rollback and been killed before it moved the signals. Then `_changed`
+    # returns the same slots.
     slots = _changed(done.snapshot, then)
     backlog.add(slots)
     location.slot_signals(store, clock=clock).signal_slots(slots)

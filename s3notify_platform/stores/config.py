@@ -34,7 +34,7 @@ def aws_partition(region: str) -> str:
 
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d+)?(/[A-Za-z0-9._~/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._:-]*|arn:[!-~]+")
-"""The texts of endpoints and bucket names. obstore panics over any other text, and over invalid ports and
+"""The texts that endpoints and bucket names may have. obstore panics over any other text, and over invalid ports and
 addresses.
 """
 

@@ -30,7 +30,7 @@ from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SECOND_READ_SECONDS: Final = 2.0
-"""Time between the first and the second read after a write. Another writer needs less time for a change."""
+"""Time between the first and the second read after a write. The time is longer than any writer needs for a change."""
 
 Kind = Literal["queue", "topic", "function"]
 Server = Literal["aws", "rgw", "minio"]
