@@ -223,8 +223,8 @@ class EraseObject:
                 )
         if done.waiting:
             lines.append(
-                f"{done.waiting} entries still name the object: they are being delivered, or announce its deletion. Repeat "
-                "the command when these entries have left the queue"
+                f"{done.waiting} entries still name the object: they are being delivered, or announce its deletion. "
+                "Repeat the command when these entries have left the queue"
             )
         lines += [
             f"batch {batch} of the object's slot is open and may have read the object: repeat the command when the "

@@ -402,9 +402,7 @@ class _Following:
         self._seen = write_seen(location, seen, known=self._seen, clock=clock)
 
     def _begins_sweep(self) -> bool:
-        """True if no process has begun a sweep for `SWEEP_SECONDS`. In this case, this process begins a sweep. Cost: 1
-        request a day.
-        """
+        """True if no process has begun a sweep for `SWEEP_SECONDS`. Then this process sweeps. Cost: 1 request a day."""
         now = self._ingest.clock.wall_ms()
         # A time in the future, by a wrong clock, must not delay the sweep.
         if self._swept_ms <= now < self._swept_ms + SWEEP_SECONDS * 1000:

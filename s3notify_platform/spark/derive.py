@@ -126,9 +126,7 @@ def _without_keys(text: str, source: Source, asset: str, snapshot: Snapshot, par
         for _, states in source.table().states.of_slots(snapshot.manifest.states, part):
             text = without_keys(text, states)
     except S3NotifyError as error:
-        return (
-            f"{asset}: the error's text is not shown, because it may have keys, and the keys were not read: {error}"
-        )
+        return f"{asset}: the error's text is not shown, because it may have keys, and the keys were not read: {error}"
     return text
 
 

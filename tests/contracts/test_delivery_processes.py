@@ -97,9 +97,7 @@ def test_delivery_continues_within_15_seconds_of_kill_9(place):
             taken = time.monotonic() - killed
             assert taken < 15 + 2, taken
             until(lambda: place.stats("t")["depth"] == 0)
-        print(
-            f"all entries arrived after {taken:.1f} s, {sum(server.seen.values()) - 500} of them twice"
-        )
+        print(f"all entries arrived after {taken:.1f} s, {sum(server.seen.values()) - 500} of them twice")
     assert sum(server.seen.values()) - 500 <= 8 * 256
     assert place.stats("t")["dead"] == 0
 
