@@ -4,8 +4,8 @@ Steps, each safe to repeat
     1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
     2. Remove the object from the tables of the slot assets. A table without `_key` (the result of an aggregate) does
        not say which rows come from the object. So all rows of the object's slot are removed from this table. The next
-       batch builds these rows again. If the asset is not in the source's `slot_assets`, a run of the asset builds them
-       instead. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the next
+       batch builds these rows again. If the asset is not in the source's `slot_assets`, a run of the asset builds these
+       rows instead. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the next
        batch builds them again.
     3. Move the signal of the object's slot, so that the next batch comes soon. A repetition moves the signal again,
        because it cannot see whether an earlier call was killed before this step.

@@ -175,7 +175,7 @@ def _check_topic(topics: Topics, name: str, user: TopicUser) -> None:
     with suppress(NotFoundError):
         if others := user.released(topics.get(name)).tables:
             raise UsageError(
-                f"topic {name!r} also serves other tables, which would lose it: {', '.join(others)}. "
+                f"topic {name!r} also serves other tables, which would lose the topic: {', '.join(others)}. "
                 f"Leave it to them: `s3notify topics update {name} --table {' --table '.join(others)}`, and "
                 "give this source a queue_prefix of its own, like _s3notify/dev/queue/"
             )

@@ -105,7 +105,7 @@ def _staged(committer: Committer, known: Known, version: int, number: int) -> _V
     found = reader.store.get(key)
     if not isinstance(found, StoredObject):
         raise CorruptError(
-            f"version {version} of the table below {reader.layout.prefix!r} is not the committed one, and "
+            f"version {version} of the table below {reader.layout.prefix!r} is not the committed version, and "
             f"{key} is missing: restore the table's objects"
         )
     body = LogVersion.loads(found.body, where=key)
@@ -161,7 +161,7 @@ class PutBackReplaced:
         line = "no version was replaced"
         if done.put_back or done.removed:
             line = (
-                f"{put} back versions {_listed(done.put_back)}; {removed} versions that followed a replaced one: "
+                f"{put} back versions {_listed(done.put_back)}; {removed} versions that followed a replaced version: "
                 f"{_listed(done.removed)}"
             )
         return Report(lines=(line,), document=asdict(done))

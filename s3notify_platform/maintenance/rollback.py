@@ -182,7 +182,7 @@ class RollbackTo:
                 planned, f"rolled back to version {self.version}, as version {newest}", newest
             )
         newest = done.snapshot.version if done is not None else None
-        return self._report(planned, f"the table is already as of version {self.version}", newest)
+        return self._report(planned, f"the table already has the state of version {self.version}", newest)
 
     @staticmethod
     def _report(planned: RollbackPlan, done: str = "", became: int | None = None) -> Report:

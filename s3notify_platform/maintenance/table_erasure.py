@@ -148,7 +148,9 @@ def erase(
         history = _History.read(table, found, what)
         if history.begins <= found.version:
             return _removed(table, history, change)
-    raise UnavailableError(f"{key!r}: other writers keep adding it to the newest version; repeat the command")
+    raise UnavailableError(
+        f"{key!r}: other writers keep adding the object to the newest version; repeat the command"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

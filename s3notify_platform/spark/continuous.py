@@ -344,8 +344,8 @@ class _Following:
         self._advanced = False
         """True if the derived tables were updated since the start."""
         self._fails, self._advance_at = 0, 0.0
-        """The number of successive failed updates of the derived tables outside of batches, and the time of the next
-        such update.
+        """For updates of the derived tables outside of batches: the number of successive failures, and the time of the
+        next update.
         """
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 

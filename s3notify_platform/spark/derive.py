@@ -42,7 +42,7 @@ from s3notify_platform.table.schema_change import check_types
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 SCRUBBED_KEYS: Final = 100_000
-"""Maximum number of keys that are searched for in the text of an error. Each key takes about 25 µs."""
+"""Maximum number of keys that are searched for in the text of an error. The search for one key takes about 25 µs."""
 
 
 def derived_tables(

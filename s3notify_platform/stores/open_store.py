@@ -112,7 +112,7 @@ def _opened(config: S3Config) -> ObjectStore:
 
 
 def open_reader(config: S3Config) -> "S3Store | None":
-    """A client of the hot read path: obstore's. None if this kind of store has no such client. No request."""
+    """A client of obstore, for the hot read path. None if this kind of store has no such client. No request."""
     if not (path := KINDS[config.scheme].obstore):
         return None
     reader: S3Store = resolve_name(path)(config)

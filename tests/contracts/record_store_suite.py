@@ -216,7 +216,7 @@ class RecordStoreSuite:
             records.add("p", "a", 1)
 
     def test_one_winner_of_concurrent_creators(self, records):
-        """One of all creators wins, and the record has the winner's value."""
+        """Exactly one creator wins, and the record has the winner's value."""
         self.needs_several_writers()
         values = [b"%d" % number for number in range(self.writers)]
         with ThreadPoolExecutor(self.writers) as pool:

@@ -82,7 +82,7 @@ def place(ministack, monkeypatch):
 
 @pytest.mark.thorough
 def test_delivery_continues_within_15_seconds_of_kill_9(place):
-    """Two workers share the shards. One of them is killed while it delivers, and no entry is lost."""
+    """Two workers share the shards. One worker is killed while it delivers, and no entry is lost."""
     with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--secret-env", "S3NOTIFY_PUSH_KEY")
         with place.deliver() as first, place.deliver():

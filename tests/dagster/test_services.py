@@ -137,7 +137,7 @@ def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
 
 
 def observed(home: Home) -> dict[str, object]:
-    """The counts that the one observation of the source's queue has."""
+    """The counts in the only observation of the source's queue."""
     (record,) = home.instance.fetch_observations(dg.AssetKey("orders_queue"), limit=5).records
     assert record.asset_observation is not None
     return {name: value.value for name, value in record.asset_observation.metadata.items()}

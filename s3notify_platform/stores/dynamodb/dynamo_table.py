@@ -143,7 +143,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         return answer
 
     def keys(self, attribute: str) -> Iterator[str]:
-        """The values of a string attribute of all items of the table, in no particular order. Cost: 1 request for each
+        """The values that a string attribute has in the table's items, in no particular order. Cost: 1 request for each
         megabyte.
         """
         items = self._pages("scan", ProjectionExpression="#k", ExpressionAttributeNames={"#k": attribute})
