@@ -1,4 +1,4 @@
-"""The DynamoDB tables: `create_tables` makes them; `cloudformation` and `terraform` return JSON templates for them."""
+"""The DynamoDB tables. `create_tables` creates the tables; `cloudformation` and `terraform` return JSON templates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

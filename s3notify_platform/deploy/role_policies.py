@@ -4,8 +4,8 @@ tables that the code uses.
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
 `s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. The policies grant the use of the
 KMS key that a source names. Other KMS keys, of the source's objects or of queues, need permissions of their own.
-Sources may share a records table: each role gets only the partitions that it uses. The event queue's own policy is made
-by `deploy.events`.
+Sources may share a records table. So each role gets only the partitions that it uses. The event queue's own policy is
+made by `deploy.events`.
 """
 
 import re
@@ -22,14 +22,14 @@ from s3notify_platform.table.known import KNOWN, known_key
 from s3notify_platform.table.own_objects import own_prefixes
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
-"""`writer` publishes objects; `publisher` publishes them with entries in the queue. `run` is the sensor and its runs,
-and may retry objects in quarantine. `reader` loads committed rows, reads the quarantine and watches the keyspace.
+"""`writer` publishes objects; `publisher` publishes objects with entries in the queue. `run` is the sensor and its
+runs, and may retry objects in quarantine. `reader` loads committed rows, reads the quarantine and watches the keyspace.
 `viewer` reads the tables with another engine, as Delta tables. `sweep` runs the daily checks, `vacuum` and `compact`.
 `inlet` receives changes that other systems report. `outlet` delivers to endpoints.
 
-A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow. So
-a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. If the source's
-prefix is the whole bucket, a writer must not read the platform's tables in this bucket.
+A process with several roles needs the policies of all its roles, but the Deny of `writer` and `publisher` wins over any
+Allow. So a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. If the
+source's prefix is the whole bucket, a writer must not read the platform's tables in this bucket.
 """
 
 ROLES: Final[tuple[Role, ...]] = (
@@ -66,7 +66,7 @@ SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibilit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The places that one source's policies cover. `account`: the account of the tables, needed if there are any."""
+    """The places that one source's policies cover. `account`: the account of the tables, needed if there are tables."""
 
     bucket: str
     prefix: str
@@ -85,7 +85,7 @@ class Places:
     kms_key: str | None = None
     """ARN of the KMS key for the objects that the platform writes, if the source names a key."""
     signals: Literal["slots", "root"] = "slots"
-    """With `root`, a reader needs the queue's entries: only they name the slots whose signals did not move."""
+    """With `root`, a reader needs the queue's entries: only these entries name the slots whose signals did not move."""
 
     def __post_init__(self) -> None:
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
@@ -128,7 +128,7 @@ def _condition(partitions: str) -> Json:
 
 class _Grants(dict[tuple[str, str], set[str]]):
     """Actions by resource and partitions. For the records table, which sources may share, the partitions are a pattern.
-    For other resources, they are "".
+    For other resources, the partitions are "".
     """
 
     def __init__(self, places: Places) -> None:
@@ -298,8 +298,8 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
     """Deny changes of the platform's objects, in every bucket that may have such objects. Writing signals is never
     denied.
 
-    If the source's prefix and a prefix of the platform overlap, reading the platform's objects is denied, too, and so
-    are reading and deleting signals.
+    If the source's prefix and a prefix of the platform overlap, three more actions are denied: reading the platform's
+    objects, reading signals, and deleting signals.
     """
     arn = f"arn:{aws_partition(places.tables.region)}:s3:::"
     for bucket in dict.fromkeys(

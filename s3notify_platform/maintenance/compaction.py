@@ -16,8 +16,8 @@ merged, and files are sorted again if the ranges of too many files overlap (`ove
 | merged one of the step's state files, or other state files in their range | is dropped |
 | is another engine whose version is refused | fails with an error, as every writer does |
 
-A dropped step is planned again on the newest version, up to `LOST` times in sequence. A compaction merges only files
-that existed at its beginning and the results of its own merges, so it ends.
+A dropped step is planned again on the newest version, up to `LOST` times in sequence. A compaction merges only its own
+results and files that existed at its beginning, so it ends.
 
 Requests: for each step 1 GET for each merged file, the requests of `LogReader.refresh`, and the requests of a
 commit.
@@ -53,8 +53,9 @@ LOST: Final = 5
 """A compaction gives up after this number of consecutive steps that were dropped."""
 
 SORT_PASSES: Final = 32
-"""Maximum number of times that one compaction plans the steps of a clustered table, so that it ends even if the bounds
-in other engines' statistics are wrong. A pass about halves the number of files that have a range in common.
+"""Maximum number of times that one compaction plans the steps of a clustered table. With this limit, the compaction
+ends even if the bounds in other engines' statistics are wrong. A pass about halves the number of files that have a
+range in common.
 """
 
 OPERATION: Final = "OPTIMIZE"

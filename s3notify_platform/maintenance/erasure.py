@@ -4,8 +4,8 @@ Steps, each safe to repeat
     1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
     2. Remove the object from the tables of the slot assets. A table without `_key` (the result of an aggregate) does
        not say which rows come from the object. So all rows of the object's slot are removed from this table. The next
-       batch builds these rows again. If the asset is not in the source's `slot_assets`, a run of the asset builds them
-       instead. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the next
+       batch builds these rows again. If the asset is not in the source's `slot_assets`, a run of the asset builds these
+       rows instead. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the next
        batch builds them again.
     3. Move the signal of the object's slot, so that the next batch comes soon. A repetition moves the signal again,
        because it cannot see whether an earlier call was killed before this step.
@@ -76,7 +76,7 @@ class ErasedObject:
     def again_ms(self) -> int:
         """The time at which to repeat the call, by the store's clock (Unix milliseconds); 0: nothing was found.
 
-        If a slot of a slot asset is built again as a whole, the slot asset needs no repetition.
+        A repetition is not needed for a slot asset whose slot is built again as a whole.
         """
         kept = [each for name, each in self.of_assets.items() if name not in self.cleared or each.left]
         return max((each.again_ms for each in (self.of_source, *kept) if each.found), default=0)
@@ -95,8 +95,8 @@ def erase(
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.
     `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Requests: those of
-    `maintenance.table_erasure` for each table, of `NotificationQueue.erase`, 2 PUTs for the signal, and 1 to 3 for the
-    backlog.
+    `maintenance.table_erasure` for each table, those of `NotificationQueue.erase`, 2 PUTs for the signal, and 1 to 3
+    requests for the backlog.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)
@@ -174,7 +174,8 @@ def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
 class EraseObject:
     """The task: erases an object. Nothing is written before `check_erasable` has passed.
 
-    `discard` removes messages about the object that are kept outside the platform's queue, and returns their number.
+    `discard` removes the messages about the object outside the platform's queue, and returns the number of removed
+    messages.
     """
 
     source: Source
@@ -193,7 +194,7 @@ class EraseObject:
         kept = time_travel(location, open_store(location.platform))
         lines = tuple(
             f"{f'slot asset {table!r}' if table else f'source {self.source.name!r}'}: versions {first} to {last} are "
-            "readable now; versions up to the last one with the object will not be"
+            "readable now; versions up to the last one with the object will no longer be readable"
             for table, (first, last) in kept.items()
         )
         return Report(lines=lines, document={"versions": {name: list(ends) for name, ends in kept.items()}})
@@ -214,7 +215,7 @@ class EraseObject:
             lines.append(f"the table's history now begins with version {of.begins}")
         for asset in done.cleared:
             if source.location.follows_whole(asset):
-                lines.append(f"{asset!r}: it is empty until the next batch builds it again")
+                lines.append(f"{asset!r}: the table is empty until the next batch builds it again")
             else:
                 lines.append(
                     f"{asset!r}: slot {done.slot} is empty until it is built again, by the next batch if the asset is "
@@ -222,8 +223,8 @@ class EraseObject:
                 )
         if done.waiting:
             lines.append(
-                f"{done.waiting} entries still name the object: they are in delivery, or announce its deletion; repeat "
-                "the command when they are done"
+                f"{done.waiting} entries still name the object: they are being delivered, or announce its deletion. "
+                "Repeat the command when these entries have left the queue"
             )
         lines += [
             f"batch {batch} of the object's slot is open and may have read the object: repeat the command when the "

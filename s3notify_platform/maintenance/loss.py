@@ -40,7 +40,7 @@ class ForgetVersions:
         """See `Task`."""
         location, asset = self._of_table(), self.asset
         if self._is_whole(location):
-            # An earlier call may have been killed before its signal.
+            # An earlier call may have been killed before it moved the signal.
             location.slot_signals().signal_slots([Slot(0)])
             return self._whole()
         settled = location.settle_commit_mode(self.commit, open_store(location.platform), lost=True)

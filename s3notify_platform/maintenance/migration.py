@@ -1,5 +1,5 @@
-"""Migrates a source's table to another prefix, or to another number of slots. The new prefix must be within or around
-the present prefix.
+"""Migrates a source's table to another prefix, or to another number of slots. The new prefix must begin with the
+present prefix, or the present prefix must begin with the new prefix.
 
 With another prefix, the table stays, and its identity changes. The next listing compares all slots, one by one, so the
 table is complete all the time. The tables of slot assets, `latest` and `cluster_by` stay, too. The next batch that
@@ -175,7 +175,7 @@ def _check_topic(topics: Topics, name: str, user: TopicUser) -> None:
     with suppress(NotFoundError):
         if others := user.released(topics.get(name)).tables:
             raise UsageError(
-                f"topic {name!r} also serves other tables, which would lose it: {', '.join(others)}. "
+                f"topic {name!r} also serves other tables, which would lose the topic: {', '.join(others)}. "
                 f"Leave it to them: `s3notify topics update {name} --table {' --table '.join(others)}`, and "
                 "give this source a queue_prefix of its own, like _s3notify/dev/queue/"
             )

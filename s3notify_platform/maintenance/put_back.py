@@ -2,8 +2,8 @@
 
 If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
 meanwhile (`conditional_commit`, Limits). Each version has a field `n`, a number that is new at each attempt to commit.
-After a replacement, readers refuse the log, because the `n` of the stored version differs from the `n` that the table's
-record (`known`) or the next version names. The committed body is still staged under its `n`.
+After a replacement, readers refuse the log: the table's record (`known`) or the next version names an `n` that differs
+from the `n` of the stored version. The committed body is still staged under its `n`.
 
 Steps
     1. The versions are checked downwards from the version in `known`. Each version must have the `n` that the next
@@ -57,7 +57,7 @@ class _Version:
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
     """Restores the versions that were replaced. Open the table again afterwards. `dry_run`: only finds these versions.
-    `CorruptError`: the staged body or the manifest of a version is missing. Then restore the table's objects.
+    `CorruptError`: the staged body or the manifest of a version is missing: restore the table's objects first.
     `ConflictError`: another writer changed the same versions: repeat the call.
     """
     reader = committer.reader
@@ -105,7 +105,7 @@ def _staged(committer: Committer, known: Known, version: int, number: int) -> _V
     found = reader.store.get(key)
     if not isinstance(found, StoredObject):
         raise CorruptError(
-            f"version {version} of the table below {reader.layout.prefix!r} is not the committed one, and "
+            f"version {version} of the table below {reader.layout.prefix!r} is not the committed version, and "
             f"{key} is missing: restore the table's objects"
         )
     body = LogVersion.loads(found.body, where=key)
@@ -161,7 +161,7 @@ class PutBackReplaced:
         line = "no version was replaced"
         if done.put_back or done.removed:
             line = (
-                f"{put} back versions {_listed(done.put_back)}; {removed} versions that followed a replaced one: "
+                f"{put} back versions {_listed(done.put_back)}; {removed} versions that followed a replaced version: "
                 f"{_listed(done.removed)}"
             )
         return Report(lines=(line,), document=asdict(done))

@@ -1,4 +1,4 @@
-"""Requests to read quarantined data again, for `s3notify quarantine retry`."""
+"""Requests a new read of quarantined data, for `s3notify quarantine retry`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from s3notify_platform.table.quarantined import Choice, Retried, retry
 class RetryRequest:
     """The part of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
 
-    `reason`: only data whose reason contains this text. `UsageError`: none of the three is given, or more than one of
-    the three is given.
+    `reason`: limits the retry to data whose reason contains this text. `UsageError` unless exactly one of the three is
+    given.
     """
 
     keys: Sequence[str] = ()

@@ -74,7 +74,7 @@ _OTHERS: Final = {"records/": "ack chains and records", "store.json": "probe's r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One kind of a source's data, with the number of its objects, entries or records. `bytes`: None for entries and
+    """One kind of a source's data, with the number of its objects, entries or records. `bytes` is None for entries and
     records.
     """
 
@@ -189,7 +189,7 @@ def _remove_topic(topics: Topics, name: str, user: TopicUser) -> None:
     if found is not None and found.tables and user.others(found) == found.tables:
         return
     with suppress(NotFoundError):
-        topics.delete(name, user=user)  # this also finishes an earlier deletion
+        topics.delete(name, user=user)  # this also finishes a deletion that was interrupted
 
 
 def _user(location: Location, known: Known | None) -> TopicUser:

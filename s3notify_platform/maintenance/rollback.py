@@ -68,7 +68,7 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 
     `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing the
     version's files.
-    Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each later version.
+    Requests: those of `snapshot_of`, those of `check_restorable`, and those of `changes_of` for each later version.
     """
     table = location.table(store=store)
     now = _readable(location, table)
@@ -108,8 +108,8 @@ def rollback(
     # the process is killed before the commit, some comparisons are needless.
     backlog.add(_changed(_readable(location, table), then))
     done = roll_back(table, version)
-    # An earlier call may have committed the rollback and been killed before its signals. Then `_changed` returns the
-    # same slots.
+    # An earlier call may have committed the rollback and been killed before it moved the signals. Then `_changed`
+    # returns the same slots.
     slots = _changed(done.snapshot, then)
     backlog.add(slots)
     location.slot_signals(store, clock=clock).signal_slots(slots)
@@ -117,7 +117,9 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version. If versions that another engine wrote are refused: the last version before them."""
+    """The newest version. If the newest versions are refused, because another engine wrote them: the last version
+    before the refused versions.
+    """
     try:
         found = table.newest()
     except UsageError:
@@ -180,7 +182,7 @@ class RollbackTo:
                 planned, f"rolled back to version {self.version}, as version {newest}", newest
             )
         newest = done.snapshot.version if done is not None else None
-        return self._report(planned, f"the table is already as of version {self.version}", newest)
+        return self._report(planned, f"the table already has the state of version {self.version}", newest)
 
     @staticmethod
     def _report(planned: RollbackPlan, done: str = "", became: int | None = None) -> Report:

@@ -145,8 +145,8 @@ def check_unused(planned: SchemaRollback) -> None:
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Yields the paths that are missing in the target schema, but have values in rows of the table, each with the key
-    of an object with such a value.
+    """Yields the path of each column that is missing in the target schema but has values in rows of the table. Each
+    path comes with the key of an object that has such a value.
     """
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)

@@ -115,7 +115,7 @@ class SetTypes:
         if self.location.follows_whole(self.asset):
             raise UsageError(
                 f"{self.asset} gets its types from the table of source {self.location.name!r}: leave out --asset to "
-                "change the types of that table; the next batch changes this one, too"
+                "change the types of that table; the next batch changes the asset's table, too"
             )
 
     @property

@@ -34,13 +34,13 @@ After two restarts, the erasure holds the table: other writers wait (`Known.held
 Files of later runs can stay, so a call must be repeated once, after the duration of the longest run
 (`Erased.again_ms`). Other processes continue: readers and writers that use an earlier version open the table again.
 
-The statistics in a version hold values of rows, but are not searched. A version counts as holding the object if it
-names a file that holds the object. Names of columns stay. If the bucket keeps former versions of the platform's
-objects, these object versions stay, too.
+The statistics in a version hold values of rows, but are not searched. The object counts as part of a version if the
+version names a file that holds the object. Names of columns stay in the schema. If the bucket keeps former versions of
+the platform's objects, these object versions stay, too.
 
-Requests: those of a commit, 1 or 2 for the table's record, 1 LIST for each 1000 objects of the table, and 2 GETs for
-each kept version. A file that may hold the object costs 1 GET if e does not name the file. An emptied version costs 1
-PUT, and each other removed object costs 1 DELETE.
+Requests: those of a commit, 1 or 2 requests for the table's record, 1 LIST for each 1000 objects of the table, and 2
+GETs for each kept version. A file that may hold the object costs 1 GET if e does not name the file. An emptied version
+costs 1 PUT, and each other removed object costs 1 DELETE.
 """
 
 import json
@@ -148,12 +148,14 @@ def erase(
         history = _History.read(table, found, what)
         if history.begins <= found.version:
             return _removed(table, history, change)
-    raise UnavailableError(f"{key!r}: other writers keep adding it to the newest version; repeat the command")
+    raise UnavailableError(
+        f"{key!r}: other writers keep adding the object to the newest version; repeat the command"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _What:
-    """The object to erase, and functions that say whether data holds it. Pure."""
+    """The object to erase, and functions that find out whether data contains the object. Pure."""
 
     slot: Slot
     key: str

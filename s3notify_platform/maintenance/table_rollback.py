@@ -1,7 +1,8 @@
 """Goes back to an earlier version of the whole table, by a new version that has the same packs, states and schema.
 
 A rollback is also the remedy after a forbidden change by another engine. The engine's versions stay in the log. The new
-version follows them, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the undone versions.
+version follows the engine's versions, undoes these versions, and names them (`log_state.UNDOES`). Readers ignore the
+state of the undone versions.
 
 The new version becomes the generation of each changed slot, so that derived tables and data versions see the change. In
 the table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and
@@ -17,9 +18,9 @@ reads everything that has changed after the earlier version.
 
 After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
-Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each start costs 1 LIST for each
-1000 objects of the table. If a vacuum has cut the log, a start costs 5 more requests, and 1 GET for each version that
-is younger than the longest run.
+Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each attempt costs 1 LIST for each
+1000 objects of the table. If a vacuum has cut the log, an attempt costs 5 more requests, and 1 GET for each version
+that is younger than the longest run.
 """
 
 from dataclasses import dataclass, replace
@@ -183,7 +184,7 @@ def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     state, key = state_of(found), reader.layout.version
     while (version := reader.version(state.version + 1)) is not None:
         if not version.foreign:
-            raise OtherLogError(f"{key(state.version + 1)}: committed meanwhile: try again")
+            raise OtherLogError(f"{key(state.version + 1)}: this version was committed meanwhile: try again")
         state = after(state, version, where=key(state.version + 1), undone=True)
     if state.version == found.version:
         return found, found

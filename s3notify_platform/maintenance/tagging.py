@@ -6,11 +6,11 @@ a version id are tagged; a bucket without versioning is refused at the beginning
 are not changes: their events are ignored, and ETags stay the same. If a pass is killed at any point, a repetition does
 the rest. Several passes may run at the same time.
 
-A record says, for each slot, up to which table version the slot's objects are tagged. The next pass tags objects that
-were read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the
-next pass tries again. If the store refused only some of the tags, the refused tags are counted, and are tried again
-only after `tag_again`. If a lifecycle rule then removes an object, `on_delete` decides whether the object's rows leave
-the table.
+A record has a table version for each slot: objects that were read up to this version are tagged. The next pass tags
+objects that were read for later versions. If the store was unavailable, or refused all tags, the next pass tries the
+same slots again. If the store refused only some of the tags, the refused tags are counted, and are tried again only
+after `tag_again`. If a lifecycle rule then removes an object, `on_delete` decides whether the object's rows leave the
+table.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
 changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of
@@ -53,7 +53,7 @@ store may be down.
 class Tagging:
     """The result of a pass. `counts`: the number of objects by outcome.
 
-    Outcomes: `added`, `there` (already tagged), `gone` (replaced or deleted), `full` (has too many other tags),
+    The outcomes are `added`, `there` (already tagged), `gone` (replaced or deleted), `full` (has too many other tags),
     `unversioned` (older than the bucket's versioning), `refused`.
     """
 
@@ -112,7 +112,7 @@ def tag_committed(
         retry = {"unavailable"} if taken else {"unavailable", "refused"}
         done.note({slot: reached[slot] for slot, outcome in outcomes.items() if not retry & outcome.keys()})
         looked += len(outcomes)
-        progress(f"{one_pass.counts['added']} objects tagged, of {looked} of {len(behind)} slots")
+        progress(f"{one_pass.counts['added']} objects tagged, in {looked} of {len(behind)} slots")
     if one_pass.unavailable:
         raise one_pass.unavailable[0]
     counts, refused = dict(one_pass.counts), next(iter(one_pass.refused), "")

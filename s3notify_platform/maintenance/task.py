@@ -24,7 +24,7 @@ class Report:
     """The result of a plan or of a run.
 
     `lines`: the text for people. `document`: the same content as JSON values. `left`: True if some work is left, or
-    could not be planned. A line of the text says so. `nothing`: there was nothing to do.
+    could not be planned. In this case, a line of the text reports it. `nothing`: there was nothing to do.
     """
 
     lines: tuple[str, ...]

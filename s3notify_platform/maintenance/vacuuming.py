@@ -4,7 +4,7 @@ Invariants
     - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed,
       because the next commit of a run may name this file.
     - Before files are removed, the vacuum creates a version that changes nothing. The commit request of a writer that
-      has staged one of these files may still be in flight. Because of the new version, this request gets a conflict.
+      has staged one of these files may still be in flight. After the vacuum's version, this request gets a conflict.
     - The log is cut below a checkpoint that `_last_checkpoint` named before any present run began: the time since then
       is longer than the longest run. So no reader and no writer still uses earlier versions. `_last_checkpoint` does
       not show former checkpoints. So each pass writes a mark, a small object, for the present checkpoint. A later pass
@@ -81,8 +81,8 @@ class Fence:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """The objects of the log, by version. `erased`: empty objects, which only prevent that their version numbers are
-    used again.
+    """The objects of the log, by version. `erased`: empty objects, whose only purpose is that no writer uses their
+    version numbers again.
     """
 
     versions: dict[int, ObjectMeta] = field(default_factory=dict)

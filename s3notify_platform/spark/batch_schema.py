@@ -175,7 +175,7 @@ def infer_schema(
 
     The schema has no columns if the sample has no data. Cost: 1 GET for each object. Only the beginning of an object
     larger than `HEAD_SAMPLE_BYTES` is read, and only the footer of a Parquet file. If the task dies, the job is
-    repeated with each half of its objects. An object that alone makes the task die is left out.
+    repeated with each half of its objects. An object that makes the task die even without other objects is left out.
     """
     deadly: set[ObjectVersion] = set()
 

@@ -110,10 +110,10 @@ class ContinuousIngest:
         present changes, and returns.
 
         Continues from the last signals that any process has seen (`engine.batch.last_poll`). Compares all objects at
-        the first start. With `sweep`, also compares them at this start. A process that runs permanently also compares
-        them if no process has compared them for `SWEEP_SECONDS`. A table with missing versions is refused. During an
-        outage, waits with backoff and reports to `progress`. If `every_seconds` is None, raises the error instead. Also
-        raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
+        the first start. With `sweep`, also compares all objects at this start. A process that runs permanently also
+        compares all objects if no process has done so for `SWEEP_SECONDS`. A table with missing versions is refused.
+        During an outage, waits with backoff and reports to `progress`. If `every_seconds` is None, raises the error
+        instead. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
         Cost: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and
         the requests of `take`.
@@ -207,8 +207,8 @@ class ContinuousIngest:
         beside: Executor,
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """Does the work of `take` after a decision of `decided`. `segments`: the slots' segments, if they were already
-        read. `beside` runs tasks that free the space of removed entries in the queue.
+        """Does the work of `take` after the decision of `decided`. `segments`: the slots' segments, if they were
+        already read. `beside` runs tasks that free the space of removed entries in the queue.
         """
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
@@ -344,8 +344,8 @@ class _Following:
         self._advanced = False
         """True if the derived tables were updated since the start."""
         self._fails, self._advance_at = 0, 0.0
-        """The number of successive failed updates of the derived tables outside of batches, and the time of the next
-        such update.
+        """For updates of the derived tables outside of batches: the number of successive failures, and the time of the
+        next update.
         """
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
@@ -356,7 +356,7 @@ class _Following:
         if not hurry and self._begins_sweep():
             ingest.backlog.add(location.all_slots())
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
-            self._note(watcher)  # before the sweep, so that no other process begins one meanwhile
+            self._note(watcher)  # before the sweep, so that no other process begins a sweep, too
         poll = watcher.poll()
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
@@ -442,7 +442,7 @@ class _Following:
         if self._sweep:
             ingest.backlog.add(location.all_slots())
         rescans = ingest.backlog.read()
-        if ingest.read_topic() not in ("", rescans.enumerated):  # earlier changes were not announced to it
+        if ingest.read_topic() not in ("", rescans.enumerated):  # the topic lacks earlier changes
             self._waiting |= dict.fromkeys(location.all_slots())
         self._waiting |= dict.fromkeys(rescans.slots)  # slots that an earlier process added
         self._table = seen.table if seen else ""

@@ -42,7 +42,7 @@ from s3notify_platform.table.schema_change import check_types
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 SCRUBBED_KEYS: Final = 100_000
-"""Maximum number of keys that are searched for in the text of an error. Each key takes about 25 µs."""
+"""Maximum number of keys that are searched for in the text of an error. The search for one key takes about 25 µs."""
 
 
 def derived_tables(
@@ -121,14 +121,12 @@ def _without_keys(text: str, source: Source, asset: str, snapshot: Snapshot, par
     and `erase` could not remove the key from the text that Dagster keeps.
     """
     if sum(snapshot.manifest.slot(slot).objects for slot in part) > SCRUBBED_KEYS:
-        return f"{asset}: the error's text is not shown, because it may have a key of one of too many objects"
+        return f"{asset}: the error's text is not shown, because it may have keys, and the slots have too many objects"
     try:
         for _, states in source.table().states.of_slots(snapshot.manifest.states, part):
             text = without_keys(text, states)
     except S3NotifyError as error:
-        return (
-            f"{asset}: the error's text is not shown, because it may have keys, which were not found: {error}"
-        )
+        return f"{asset}: the error's text is not shown, because it may have keys, and the keys were not read: {error}"
     return text
 
 
@@ -144,7 +142,7 @@ def staged_frame(
 ) -> StagedTable:
     """Stages `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
-    The version of the source's table that the rows were made from is unknown. So a slot that another run commits
+    It is unknown from which version of the source's table the rows were made. So a slot that another run commits
     meanwhile is a conflict. `before`: the derived table as it was before the inputs of `frame` were read. If `before`
     is None, only a slot that another run commits after this call began is a conflict. Raises `UsageError` if there are
     rows of other slots; then no row becomes visible.

@@ -48,7 +48,7 @@ _SPARKS_WORDS: Final = (
     r"|Please see the stack trace below\.)*+"
 )
 """Matches the fixed words with which Spark begins an error. The patterns below begin with these words, because all
-later text may have values of records, even with line ends. A record must not be able to pose as an outage.
+later text may have values of records, even with line ends. So the text of a record cannot look like an outage.
 """
 
 _OF_CLUSTER: Final = re.compile(

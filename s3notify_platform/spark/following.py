@@ -44,8 +44,8 @@ SMALL_ROWS: Final = 1_000_000
 
 PART_ROWS: Final = 1_000_000
 PART_PACK_BYTES: Final = 128 << 20
-"""The approximate maximum share of each task that writes newest rows or clustered rows: rows of the source table, and
-bytes in its packs. A task that sorts clustered rows has all its rows in memory.
+"""The approximate maximum work of each task that writes newest rows or clustered rows: the number of rows of the source
+table, and the number of bytes in their packs. A task that sorts clustered rows has all its rows in memory.
 """
 
 

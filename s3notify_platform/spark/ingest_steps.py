@@ -22,7 +22,9 @@ UNREAD_SHOWN: Final = 5
 
 
 def in_background(seconds: float, action: Callable[[], None]) -> None:
-    """Calls `action` in another thread after these seconds. After an error of the platform, calls it again later."""
+    """Calls `action` in another thread after these seconds. After an error of the platform, calls `action` again
+    later.
+    """
 
     def act() -> None:
         try:

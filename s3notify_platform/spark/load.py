@@ -39,8 +39,8 @@ def load_slots(
     snapshot: Snapshot | None = None,
 ) -> DataFrame:
     """Returns the committed rows of `slots` (None: of all slots), with `_slot`, `_key`, `_etag` and `_offset`, as of
-    one snapshot. `asset`: read the table of this slot asset. This table has `_slot`. The columns `_key`, `_etag` and
-    `_offset` exist only if the asset's function keeps these columns. `snapshot`: by default the newest snapshot. Raises
+    one snapshot. `asset`: reads the table of this slot asset. This table always has `_slot`, but has `_key`, `_etag`
+    and `_offset` only if the asset's function keeps these columns. `snapshot`: by default the newest snapshot. Raises
     `NotFoundError` if the table has no commit yet. Cost: the requests of `LogTable.newest`, and of `reading.read` in
     tasks.
     """

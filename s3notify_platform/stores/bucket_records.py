@@ -5,17 +5,18 @@ r"""`RecordStore` on a bucket: each record is a small object, so the platform ne
 
 Guarantees. If several writers expect the same version, one of them succeeds. Create is a PUT if absent, and replace is
 a PUT under If-Match. Every write carries a random token. So two writes of equal content have two ETags. This matters
-because the version of a record is its ETag, and on many stores the ETag is the body's MD5. A write in doubt returns
-`Unknown`: callers read the record, and send the write again (`protocols.updates`). Only `add`, which has its own
-compare-and-set loop, resolves doubt itself. For this, a counter also holds the tokens of its last writes. So an
-addition can be found again until more than `PAST_TOKENS` other additions have followed. Counters need this care because
-they have many concurrent writers, and because Ceph RGW answers half of the conflicts with 500 instead of 412.
+because the version of a record is its ETag, and on many stores the ETag is the body's MD5. A write with an unknown
+outcome returns `Unknown`: callers read the record, and send the write again (`protocols.updates`). Only `add`, which
+has its own compare-and-set loop, finds out the outcome itself. For this purpose, a counter also holds the tokens of its
+last writes. So an addition can be found again until more than `PAST_TOKENS` other additions have followed. Counters
+need these tokens because they have many concurrent writers, and because Ceph RGW answers half of the conflicts with 500
+instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. If a store ignores the
 condition, a DELETE could remove a record that was created in between. On such a store, a tombstone is therefore written
 under If-Match, and this write decides who has removed the record. The tombstone stays, and a record can be created over
 it. If `keys_recur` is False, no record can have this key again, and the tombstone is deleted. A scan that finds a
-tombstone tries to delete it, so an interrupted removal leaves nothing permanent.
+tombstone tries to delete it, so no tombstone of an interrupted removal stays forever.
 
 A process caches the counters that it wrote last. So a counter that no other process changes is not read again.
 
@@ -70,7 +71,7 @@ CREATE_ATTEMPTS = 6
 """Maximum number of attempts of one `create` that finds tombstones."""
 
 ADD_ATTEMPTS = 60
-"""Attempts of one `add`: with full jitter, enough for some hundred concurrent writers."""
+"""Maximum number of attempts of one `add`. With full jitter, this is enough for some hundred concurrent writers."""
 
 PAST_TOKENS = 16
 """Number of tokens of earlier writes that a counter keeps. Each token takes 33 bytes."""
@@ -143,11 +144,12 @@ class ObjectRecordStore:
         parallelism: int = 1,
         honours_delete: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`keys_recur`: True if a removed key may be created again, or a function that answers this question for a
-        partition. `honours_delete`: returns True if a probe found that the store honours conditions on DELETE. If it
-        returns False, this object finds out with 3 requests before its first removal.
+        """`keys_recur`: True if a removed key may be created again, or a function that returns this value for a
+        partition. `honours_delete`: returns True if a probe found that the store honours conditions on DELETE. If
+        `honours_delete` returns False, this object finds out with 3 requests before its first removal.
 
-        `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
+        `parallelism`: the number of records that this object reads at a time, in its own threads, for all its scans
+        together.
         """
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: must be at least 1")
@@ -292,7 +294,7 @@ class ObjectRecordStore:
         return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
     def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
-        """Replaces the counter. If the write is in doubt, the token shows if the write was applied. A write that was
+        """Replaces the counter. If the outcome is unknown, the token shows if the write was applied. A write that was
         not applied is sent again.
         """
         token = unique_name(self._clock)

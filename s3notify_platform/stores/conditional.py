@@ -148,7 +148,7 @@ class ConditionalStore(DelegatingStore):
         if precondition is not None:
             raise UsageError(
                 f"upload of {key!r} under a condition: the store has no conditions for uploads, and a lease is too "
-                "short; upload it without a condition, or to a store that has them"
+                "short; upload it without a condition, or to a store with such conditions"
             )
         return self.store.begin_upload(key, metadata=metadata, source=source)
 

@@ -28,13 +28,13 @@ def default_region() -> str:
 
 
 def aws_partition(region: str) -> str:
-    """The AWS partition of a region, as it stands in ARNs. Pure."""
+    """The AWS partition of a region, as ARNs contain it. Pure."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d+)?(/[A-Za-z0-9._~/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._:-]*|arn:[!-~]+")
-"""The texts of endpoints and bucket names. obstore panics over any other text, and over invalid ports and
+"""The texts that endpoints and bucket names may have. obstore panics over any other text, and over invalid ports and
 addresses.
 """
 
@@ -68,8 +68,8 @@ class Access:
     Credentials are read from the named environment variables, or from the named profile, which may assume a role.
     Without such names, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given,
     these credentials assume that role, with the `external_id` that the role's owner requires. Each machine looks up the
-    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys that the settings
-    themselves contain work in this process only: pickling them is a `UsageError`.
+    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys in the settings
+    themselves work in this process only: pickling such settings is a `UsageError`.
     """
 
     service: ClassVar[str]

@@ -44,7 +44,7 @@ class Fault:
 
 
 def judge(error: Exception, config: S3Config) -> Fault:
-    """The verdict on `error`. Raises an error that names the remedy if a retry cannot help. Pure."""
+    """The verdict on `error`. If a retry cannot help, raises an error that names the remedy. Pure."""
     if isinstance(error, ClientError):
         return _judge_answer(error, config)
     cause = type(error).__name__
@@ -80,8 +80,8 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
 
 
 _OF_ENCRYPTION = re.compile(r"\bkms:[A-Za-z*]|:kms:|\bKMS\b|ciphertext refers to")
-"""Messages about encryption keys. If the caller may not use the encryption key, AWS answers AccessDenied with such a
-message.
+"""Messages about encryption keys. If the caller may not use the encryption key, AWS answers AccessDenied with a message
+of this kind.
 """
 
 

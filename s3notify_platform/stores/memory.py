@@ -55,7 +55,7 @@ class MemoryObjectStore:
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, buckets: "Mapping[str, MemoryObjectStore] | None" = None
     ) -> None:
-        """`buckets`: the other buckets from which objects can be copied, by name."""
+        """`buckets`: the other buckets, by name, from which objects can be copied."""
         self._clock = clock
         self._buckets = buckets or {}
         self._lock = Lock()

@@ -1,7 +1,7 @@
 """The keys and answers of obstore's clients, for each kind of store that has such a client.
 
 obstore uses paths instead of keys, and some keys are not valid paths. `fits_obstore` says which keys obstore can read.
-Whether obstore can read an object's headers is known only after the GET (`is_unreadable`).
+Only the GET of an object shows if obstore can read the object's headers (`is_unreadable`).
 """
 
 import re
@@ -18,7 +18,7 @@ NOT_METADATA: Final = frozenset(
         "Storage-Class",
     }
 )  # fmt: skip
-"""The attributes of obstore that are no metadata. In requests, obstore ignores the case of their names."""
+"""The names of obstore's attributes that are no metadata. In requests, obstore ignores the case of these names."""
 
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|\Z)")
 
@@ -41,7 +41,9 @@ def is_unreadable(error: Exception) -> bool:
 
 
 def meta_of(key: str, found: "GetResult") -> ObjectMeta:
-    """The object's metadata in the headers of a GET, which may have requested only a range. No request."""
+    """The object's metadata, from the headers of the answer to a GET. The GET may have requested only a range. No
+    request.
+    """
     meta = found.meta
     return ObjectMeta(
         key=key,

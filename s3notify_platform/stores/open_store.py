@@ -112,7 +112,7 @@ def _opened(config: S3Config) -> ObjectStore:
 
 
 def open_reader(config: S3Config) -> "S3Store | None":
-    """A client of the hot read path: obstore's. None if this kind of store has no such client. No request."""
+    """A client of obstore, for the hot read path. None if this kind of store has no such client. No request."""
     if not (path := KINDS[config.scheme].obstore):
         return None
     reader: S3Store = resolve_name(path)(config)
@@ -203,8 +203,8 @@ def queue_records(
 ) -> RecordStore:
     """The records of a bucket's notification queue: in `table` if given, else below `prefix` of the bucket.
 
-    Writers, inlets, outlets and sources of one bucket must name the same place. Both places enforce the queue's quota
-    strictly. On a bucket, a counter is changed by compare-and-set, so its writers take turns.
+    Writers, inlets, outlets and sources of one bucket must name the same place. The table and the bucket both enforce
+    the queue's quota strictly. On a bucket, a counter is changed by compare-and-set, so its writers take turns.
     """
     if not prefix.endswith("/"):
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")

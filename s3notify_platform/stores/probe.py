@@ -50,9 +50,9 @@ only a commit through DynamoDB is safe. `unusable`: not reachable, or not permit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Findings of the probe. The field of a condition is True if a write under this condition was applied when the
-    condition held, and another write was refused when the condition did not hold. For `create_if_absent` and
-    `put_if_match`, True also means that at most one of several concurrent writers succeeded.
+    """Findings of the probe. The field of a condition is True if two tests succeeded: while the condition held, a write
+    was applied, and while the condition did not hold, a write was refused. For `create_if_absent` and `put_if_match`,
+    True also means that at most one of several concurrent writers succeeded.
     """
 
     reachable: bool = False
@@ -67,7 +67,7 @@ class Capabilities:
     upload_if_absent: bool = False
     list_is_ordered: bool = False
     clock_skew_ms: int | None = None
-    """Server's wall clock minus this machine's, to the second; None if the server does not send its time."""
+    """The server's time minus this machine's time, to the second; None if the server does not send its time."""
     problems: tuple[str, ...] = ()
 
     @property

@@ -76,7 +76,7 @@ class SqsQueue(SdkUser["SQSClient"]):
         return self._in_batches("change_message_visibility_batch", messages, VisibilityTimeout=timeout)
 
     def max_receives(self) -> int | None:
-        """See `MessageQueue.max_receives`: SQS has this number in the queue's redrive policy. Cost: 1 request."""
+        """See `MessageQueue.max_receives`. The number is in the queue's redrive policy. Cost: 1 request."""
         answer = self._send(
             lambda: self.client.get_queue_attributes(
                 QueueUrl=self.config.queue_url, AttributeNames=["RedrivePolicy"]

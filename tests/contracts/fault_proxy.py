@@ -1,8 +1,8 @@
 """An HTTP proxy in front of a real server. On demand, a request fails: the connection breaks before or after the server
 gets the request, or the proxy answers with an error.
 
-The proxy can also drop conditions of writes, as some gateways do. It records every answered request. `before` is called
-just before a request reaches the server.
+The proxy can also drop conditions of writes, as some gateways do. The proxy records every answered request. `before` is
+called just before a request reaches the server.
 """
 
 import http.client

@@ -50,9 +50,7 @@ class LeasesSuite:
         assert leases.read("a/b", "*") == done
 
     def test_leases_of_one_generation_differ_by_writer(self, leases):
-        """Leases of three writers must differ: of this writer, of another writer, and of a client that names no
-        writer.
-        """
+        """The leases of this writer, of another writer, and of a client that names no writer must differ."""
         others = [replace(LEASE, writer=writer) for writer in ("w2", None)]
         leases.put(LEASE, seen=None)
         for other in others:

@@ -69,7 +69,9 @@ class ObjectStoreSuite:
         raise NotImplementedError
 
     def test_get_returns_an_object_as_it_was_put(self, store):
-        """GET and HEAD return body, metadata, size and ETag as written. For a missing object, they return None."""
+        """GET and HEAD return body, metadata, size and ETag as written. For a missing object, GET and HEAD return
+        None.
+        """
         assert store.get("a") is None
         assert store.head("a") is None
         written = store.put("a", b"body", metadata={"writer": "w1"})
@@ -206,7 +208,7 @@ class ObjectStoreSuite:
             store.copy("gone", "c", metadata={"writer": "w2"})
 
     def test_copy_if_absent_creates_once(self, store):
-        """The target is created once. If a server ignores this condition, the probe must say so."""
+        """The target is created once. If a server ignores this condition, the probe must report this."""
         store.put("a", b"1")
         store.put("b", b"2")
         assert isinstance(store.copy("a", "c", precondition=ABSENT), Written)
@@ -297,7 +299,9 @@ class ObjectStoreSuite:
             assert store.get("large").body == b"new"
 
     def test_parts_are_copied_by_the_store(self, store):
-        """The store itself copies ranges of the source. It never copies from another version than the expected one."""
+        """The store itself copies ranges of the source. The copy never has bytes of an unexpected version of the
+        source.
+        """
         store.put("source", b"a" * PART + b"end", metadata={"writer": "w1"})
         source = store.source("", "source")
         upload = store.begin_upload("copied", metadata={"by": "w2"}, source=source)
@@ -330,7 +334,7 @@ class ObjectStoreSuite:
         key = ODD_KEYS[kind]
         target = key[:-1] + "z"
         if kind in self.traits.refused_keys:
-            pytest.skip(f"this server is known to fail keys with: {kind}")
+            pytest.skip(f"this server is known to fail for keys with: {kind}")
         assert isinstance(store.put(key, kind.encode(), precondition=ABSENT), Written)
         assert store.get(key).body == kind.encode()
         assert store.head(key).key == key

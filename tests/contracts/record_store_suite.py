@@ -51,9 +51,8 @@ class RecordStoreSuite:
         assert records.read("p", "a").value == b"same"
 
     def test_conflict_returns_the_existing_record(self, records):
-        """A refusal may return a record. This record must be the existing one.
-
-        A refusal because of a missing record returns no record.
+        """If a refusal returns a record, this record must be the existing one. If the record is missing, the refusal
+        returns no record.
         """
         first = records.create("p", "a", b"1").etag
         records.replace("p", "a", b"2", expected=first)
@@ -217,7 +216,7 @@ class RecordStoreSuite:
             records.add("p", "a", 1)
 
     def test_one_winner_of_concurrent_creators(self, records):
-        """One of all creators wins, and the record has the winner's value."""
+        """Exactly one creator wins, and the record has the winner's value."""
         self.needs_several_writers()
         values = [b"%d" % number for number in range(self.writers)]
         with ThreadPoolExecutor(self.writers) as pool:

@@ -36,7 +36,9 @@ class Both:
     pool: ThreadPoolExecutor
 
     def race(self, ours, task) -> tuple[list[Any], list[str]]:
-        """Runs `ours(number)` in `WRITERS` threads, and `task(number)` in as many threads of the crate, together."""
+        """Runs `ours(number)` in `WRITERS` threads, and at the same time `task(number)` in the same number of the
+        crate's threads.
+        """
         start = threading.Barrier(WRITERS + 1)
 
         def run(number):
@@ -140,7 +142,9 @@ def test_one_of_mixed_copiers_wins_every_round(both):
 
 @pytest.mark.parametrize("path", ["odd/a b", "odd/日本語", "odd/100%", "odd/a+b=c"])
 def test_platform_and_crate_spell_an_odd_path_alike(both, path):
-    """A lease of one kind must block the other kind, so both must spell the path in the same way."""
+    """A lease of one kind must block the other kind, so the platform and the crate must spell the path in the same
+    way.
+    """
     path = f"{path} {unique_name(SYSTEM_CLOCK)}"
     assert isinstance(both.commit.put_if_absent(path, b"ours"), Written)
     assert both.crate.run({"do": "create", "path": path, "body": "theirs"})[0].said == "lost"

@@ -105,7 +105,9 @@ def test_reads_are_retried(table, proxy, fault):
 
 
 def test_refusal_returns_the_former_item(table):
-    """With ALL_OLD, a refused write returns the item. A refused transaction only says that a condition failed."""
+    """With ALL_OLD, a refused write returns the existing item. A refused transaction only says that a condition
+    failed.
+    """
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Refused(found=there)
@@ -140,7 +142,9 @@ def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
 
 
 def test_write_in_doubt_never_overwrites_another(records, config, proxy):
-    """The write was not applied, and another writer was first. That writer's record is returned, not overwritten."""
+    """The write was not applied, and another writer was first. The other writer's record is returned, not
+    overwritten.
+    """
     other = DynamoRecordStore(replace(config), clock=HurriedClock())
     first = records.create("p", "a", b"1").etag
     proxy.faults.append("lose_request")
@@ -159,7 +163,7 @@ def test_write_in_doubt_never_overwrites_another(records, config, proxy):
 
 
 def test_addition_in_doubt_is_counted_once(records, proxy):
-    """If the addition was the last one, its token shows that it was applied.
+    """If no other addition followed, the token shows that the addition was applied.
 
     Otherwise the result is `Unknown`, without a retry.
     """

@@ -85,7 +85,7 @@ def post(address, bucket, key, etag):
 
 @pytest.mark.thorough
 def test_receiver_killed_anywhere_loses_nothing(ministack, tmp_path):
-    """Senders repeat an event until its answer is 200. All events with this answer are in the queue.
+    """Senders repeat an event until its answer is 200. All events that got this answer are in the queue.
 
     A supervisor restarts the receiver.
     """

@@ -1,5 +1,5 @@
-"""A listing in several chains of LISTs, on real servers. Wherever the keys are cut into chains, the listing has the
-same keys as one chain, and each key once.
+"""A listing in several chains of LISTs, on real servers. Wherever the keys are cut, the chains together return the same
+keys as a single chain, and each key once.
 """
 
 from collections.abc import Iterator

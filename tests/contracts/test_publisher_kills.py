@@ -97,7 +97,8 @@ class Site:
 def test_objects_are_announced_if_their_writer_is_killed_between_any_two_requests(seaweed):
     """A batch is written to two topics.
 
-    One writer after another is killed, each one request later in the publication. The last writer is not killed.
+    One writer after another is killed, and each of them can send one request more than the previous one. The last
+    writer is not killed.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):

@@ -71,7 +71,7 @@ class Written:
     source: Source
     is_written: Callable[[], bool]
     ours: Callable[[int], Rows] = field(init=False)
-    """The rows of a version, by the platform's own reader."""
+    """The rows of a version, read by the platform's own reader."""
 
     def __post_init__(self) -> None:
         self.ours = cache(partial(rows_at, self.source))
@@ -102,7 +102,9 @@ def written(place: Place) -> Iterator[Written]:
 
 
 def rows_at(source: Source, version: int) -> Rows:
-    """The rows of this version by the platform's own reader, compared with the counts in the version's manifest."""
+    """The rows of this version, read by the platform's own reader and compared with the counts in the version's
+    manifest.
+    """
     reader = source.table().reader
     found = snapshot_of(reader, version)
     schema = arrow_schema(found.metadata.schema)

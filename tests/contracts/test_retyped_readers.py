@@ -81,7 +81,8 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""`ALL`: every engine reads old files correctly. `NONE`: no engine does, because each converts values to other texts.
+"""`ALL`: every engine reads old files correctly. `NONE`: no engine reads old files correctly, because each engine
+converts values to other texts.
 
 After any other widening, only Polars cannot read old files.
 """

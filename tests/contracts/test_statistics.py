@@ -194,7 +194,7 @@ def answers_are_right(lake: Lake, folder: Path, wheres: Iterable[Where] = ()) ->
 
 
 def files_are_skipped(lake: Lake, folder: Path, where: Where, *, but: str = "") -> None:
-    """Checks that each engine, except the engine `but`, can answer from only the files with matching rows."""
+    """Checks that each engine (except the engine `but`) needs only the files with matching rows for its answer."""
 
     def may_hold(rows: Sequence[Row]) -> bool:
         return any(map(where.holds, rows))
@@ -215,7 +215,7 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""For some columns, the engine that skips no file by the column's values. `all`: no engine skips a file.
+"""By column: the engine that skips no file by the column's values. `all`: no engine skips a file.
 
 If a column has NaN, no engine may skip a file by this column.
 """

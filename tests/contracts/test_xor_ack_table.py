@@ -289,7 +289,7 @@ def test_chain_may_be_deleted_by_either_side(chains, table, peer):
 
 @pytest.mark.npm
 def test_chain_begun_again_by_the_package_is_new(chains, peer):
-    """The platform had finished a chain with this tag. The new chain must have no data of the old one."""
+    """The platform had finished a chain with this tag. The new chain must have no data of the old chain."""
     chains.open_batch("t", ["1"], payload="old")
     chains.stamp_children("t", ["1"])
     stamp = new_stamp()

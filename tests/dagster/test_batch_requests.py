@@ -61,7 +61,7 @@ def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy)
 
 def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
     """A round first writes the version of the table, then the known record, then the queue, and then the ack chain. So
-    everything that a crash leaves open is requested again.
+    all work that a crash interrupts is requested again.
 
     In another order, a crash would lose changes: no entry would name them, or nobody would look for them.
     """

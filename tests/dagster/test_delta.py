@@ -1,5 +1,5 @@
-"""An asset's table is a plain Delta table. Other engines can read it at the address that Dagster shows, even during
-writes.
+"""An asset's table is a plain Delta table. Other engines can read the table at the address that Dagster shows, even
+during writes.
 """
 
 from collections.abc import Callable

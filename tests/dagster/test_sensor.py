@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""Tests set this limit to 0. Then a single object that raises an error fails its slot, as a defect of this package
+"""Tests set this limit to 0. Then a single object that raises an error makes its slot fail, as a defect of this package
 would.
 """
 

@@ -137,7 +137,7 @@ def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
 
 
 def observed(home: Home) -> dict[str, object]:
-    """The counts that the one observation of the source's queue has."""
+    """The counts in the only observation of the source's queue."""
     (record,) = home.instance.fetch_observations(dg.AssetKey("orders_queue"), limit=5).records
     assert record.asset_observation is not None
     return {name: value.value for name, value in record.asset_observation.metadata.items()}
@@ -155,7 +155,7 @@ def test_each_service_has_its_own_run(home: Home) -> None:
 
 
 def test_a_run_that_a_person_starts_counts_as_the_service_s_run(home: Home) -> None:
-    """The launchpad sets no tag. The step must set it."""
+    """The launchpad sets no tag. So the step must set the tag."""
     result = home.execute("sqs")
     run = home.instance.get_run_by_id(result.run_id)
     assert run is not None

@@ -1,4 +1,4 @@
-"""Slots that another code version made: Dagster's view of them, and ways to make them again."""
+"""Slots that another code version made: Dagster's view of these slots, and ways to make the slots again."""
 
 import importlib
 import sys
@@ -167,7 +167,7 @@ def test_adding_or_removing_a_transform_makes_slots_stale(coded: Callable[..., S
 
 
 def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]) -> None:
-    """A declared code version must count for transforms and for slot assets."""
+    """A declared code version must apply to transforms and to slot assets."""
     declared = JOBS.replace('source="orders")', 'source="orders", code_version="v7")')
     site = coded(declared, code_version="v3")
     assert site.component.assets().code_versions == {"orders": "v3", "daily": "v7"}

@@ -177,7 +177,7 @@ def test_query_fails_if_an_object_changes_meanwhile(bare_lake: Callable[..., Lak
     for meddle in (lambda: lake.put("1.jsonl", b'{"id": 100}\n'), lambda: lake.delete("2.jsonl")):
         work = reader.partitions()
         meddle()
-        with pytest.raises(ConflictError, match=r"was overwritten or deleted.*run it again"):
+        with pytest.raises(ConflictError, match=r"was overwritten or deleted.*run the query again"):
             [list(reader.read(part)) for part in work]
     assert len(rows_of(lake, ID)) == 2 * size + 1
 

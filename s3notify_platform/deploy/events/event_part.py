@@ -61,7 +61,7 @@ class Part(Protocol):
         ...
 
     def remove(self) -> None:
-        """Delete what `make` made."""
+        """Delete everything that `make` made."""
         ...
 
 

@@ -19,7 +19,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Buck
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A part with its state. `state`: the answer of `lacks` or `remains`; "" if there is nothing to do."""
+    """A part with its state. `state`: the result of `lacks` or `remains`; "" if there is nothing to do."""
 
     part: Part
     state: str
@@ -27,7 +27,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class EventSetup:
-    """The events of a source on AWS, or on a compatible server. Only its methods send requests."""
+    """The events of a source on AWS, or on a compatible server. Only the methods of this class send requests."""
 
     site: EventSite
     clock: Clock = SYSTEM_CLOCK
@@ -56,9 +56,9 @@ class EventSetup:
         """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
         The queue's policy shows the way, because the policy is written before every part that sends to the queue, and
-        removed after that part. If others deleted the queue or its policy, the parts that are left show the way. A
-        service that does not show its parts counts as a service without parts, since a server may have only SQS. With
-        `surely`, such a service causes `UsageError`. Cost: 3 requests; without a policy and a notification up to 7
+        removed after that part. If others deleted the queue or its policy, the parts that are left show the way. If a
+        service refuses to show its parts, these parts count as missing, since a server may have only SQS. With
+        `surely`, such a refusal causes `UsageError`. Cost: 3 requests; without a policy and a notification up to 7
         more.
         """
         for one in statements_of(self.queue.policy(), self.site.name):
@@ -86,15 +86,16 @@ class EventSetup:
         return None
 
     def _subscribed(self, topic_arn: str) -> bool:
-        """True if the queue is subscribed, and was made here or is deleted. The subscription of any other queue may be
-        the work of the queue's owner: subscriptions have no tag that shows their maker.
+        """True if the queue has a subscription to the topic, and if the queue was made here or no longer exists. The
+        subscription of any other queue may be the work of the queue's owner: subscriptions have no tag that shows their
+        maker.
         """
         ours = self.queue.is_ours() or self.queue.url() is None
         return ours and bool(self._subscription(topic_arn).remains())
 
     def bucket_account(self) -> str:
-        """The bucket's account in the policy of the existing setup's queue or topic; "" if the policy names no account.
-        Requests: as many as `way_in_place`, and 1 or 2 more.
+        """The account of the bucket, from the policy of the queue or topic that is already set up; "" if the policy
+        names no account. Requests: as many as `way_in_place`, and 1 or 2 more.
         """
         by_own_topic = self.way_in_place() == ("sns", self.site.topic_arn)
         policy = self.topic.policy() if by_own_topic else self.queue.policy()

@@ -14,7 +14,7 @@ RETENTION_SECONDS: Final = 14 * 24 * 3600
 """SQS's own limit for keeping a message."""
 
 SHOWN_ATTEMPTS: Final = 8
-"""Attempts until SQS shows a new queue."""
+"""Maximum number of attempts until SQS shows a new queue."""
 
 ATTRIBUTES: Final = {"MessageRetentionPeriod": str(RETENTION_SECONDS), "ReceiveMessageWaitTimeSeconds": "20"}
 
@@ -40,7 +40,9 @@ class Queue:
         return None if found is None else dict(found.get("Attributes", {}))
 
     def waiting(self) -> int | None:
-        """The approximate number of messages not received yet; None if there is no such queue. Cost: 2 requests."""
+        """The approximate number of messages that were not received yet; None if there is no such queue. Cost: 2
+        requests.
+        """
         found = self.attributes("ApproximateNumberOfMessages")
         return None if found is None else int(found.get("ApproximateNumberOfMessages", "0"))
 

@@ -84,10 +84,10 @@ class Reading:
 
     `read`: the bucket's `objects`, the committed `table`, or the table's `changes`. `rejects`: bad records as separate
     rows (`column`), as an error (`fail`), or dropped (`drop`). `only`: the slots to read. `version`, or `at_ms` (Unix
-    milliseconds), chooses the table version to read; for `changes`, the last version whose changes are read. The
-    default is the newest version. `since`: the changes or the stream begin after this table version (`newest`: after
-    the newest). If `since` is None, a stream begins with all rows of the table. `poll_seconds`: the minimum time
-    between two reads of the log. `list_seconds`: the minimum time between two listings of the bucket.
+    milliseconds), chooses the table version to read. For `changes`, this version is the last version whose changes are
+    read. The default is the newest version. `since`: the changes or the stream begin after this table version
+    (`newest`: after the newest). If `since` is None, a stream begins with all rows of the table. `poll_seconds`: the
+    minimum time between two reads of the log. `list_seconds`: the minimum time between two listings of the bucket.
     """
 
     source: Source

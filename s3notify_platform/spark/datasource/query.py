@@ -64,7 +64,7 @@ from s3notify_platform.table.versions import snapshot_of, version_at
 FORMAT: Final = "s3notify"
 
 SAMPLED_FROM: Final = 1000
-"""Number of objects at the beginning of the listing from which inference takes its sample."""
+"""Inference takes its sample from this number of objects at the beginning of the listing."""
 
 WIDTH: Final = 4
 """The default number of concurrent tasks."""

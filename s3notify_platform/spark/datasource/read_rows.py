@@ -127,7 +127,7 @@ class RowReader:
                 raise UnavailableError(f"{key!r} could not be read: {outcome.trace or outcome.reason}")
             case "superseded" | "deleted":
                 raise ConflictError(
-                    f"{key!r} was overwritten or deleted after the query was planned: run it again, or read the "
+                    f"{key!r} was overwritten or deleted after the query was planned: run the query again, or read the "
                     "committed table (read='table')"
                 )
             case _:
@@ -137,7 +137,7 @@ class RowReader:
         if self.rejects == "fail":
             first = rejects.slice(0, 1).to_pylist()[0]
             raise UsageError(
-                f"{first['_key']!r} at {first['_offset']}: {first['reason']}; correct it, or read with "
+                f"{first['_key']!r} at {first['_offset']}: {first['reason']}; correct the record, or read with "
                 "rejects='column' (a column _rejected) or 'drop'"
             )
         return self.rejects == "column"

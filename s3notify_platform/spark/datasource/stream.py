@@ -25,10 +25,10 @@ Guarantees
     - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
-micro-batch. But a slot of the first table version is never divided between micro-batches, nor are the changes of a
-later table version. Columns that are added to the table appear only after the query is restarted. If a column gets
+micro-batch. But two things are never divided between micro-batches: a slot of the first table version, and the changes
+of a later table version. Columns that are added to the table appear only after the query is restarted. If a column gets
 another type without a change of its values, the stream keeps the old type, and fails at rows that this type may not
-represent exactly. After a restart with its checkpoint, the stream returns these rows.
+represent exactly. After a restart with the same checkpoint, the stream also returns the rows at which it failed.
 
 Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
 or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the
@@ -67,13 +67,14 @@ REMEDY: Final = (
 
 WITH_NEWEST: Final = -2
 """As the version of an `Offset`, this value means that the stream begins after the table's newest version. The newest
-version is looked up when the stream starts. If the table does not exist then, the stream returns all its changes.
+version is looked up when the stream starts. If the table does not exist at this time, the stream returns all changes of
+the table.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The position of a stream, which has returned all changes up to table version `version`.
+    """The position of a stream: the stream has returned all changes up to table version `version`.
 
     While the stream has returned only some slots of its first table version, `slots` is the next slot; otherwise
     `slots` is None. `table`: the table's id; "" if the stream has not seen the table yet. If `version` is -1, the
@@ -194,7 +195,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceStreamReader.read`."""
-        assert isinstance(partition, Work), "partitions() makes no others"
+        assert isinstance(partition, Work), "partitions() returns only objects of this class"
         place = self._reading.source.location
         yield from partition.share.read(open_store(place.platform), place.layout, self._output)
 

@@ -1,11 +1,11 @@
 """The event notifications of a bucket. S3 keeps all notifications of a bucket in one document, and overwrites this
 document without a condition.
 
-`BucketEvents.change` reads the document, edits it, and writes it as a whole. Then it reads the document twice more. The
-document's content decides if the change succeeded, also after a lost answer. Another writer may change the document in
-the milliseconds between our read and our write. In this case our write undoes the other writer's change without notice.
-Every tool that writes this document has this problem. If another writer undoes our change, a later read shows this, and
-our change is made again. Other notifications are written back as S3 returned them.
+`BucketEvents.change` reads the document, edits it, and writes it as a whole. After the write, `change` reads the
+document twice more. The document's content decides if the change succeeded, also after a lost answer. Another writer
+may change the document in the milliseconds between our read and our write. In this case our write undoes the other
+writer's change without notice. Every tool that writes this document has this problem. If another writer undoes our
+change, a later read shows this, and our change is made again. Other notifications are written back as S3 returned them.
 
 Ceph RGW keeps each notification by its id. A write adds or replaces the notifications that it contains, and removes
 none. A notification is removed by its id.
@@ -30,7 +30,7 @@ from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SECOND_READ_SECONDS: Final = 2.0
-"""Time between the first and the second read after a write. A change by another writer takes less time than this."""
+"""Time between the first and the second read after a write. The time is longer than any writer needs for a change."""
 
 Kind = Literal["queue", "topic", "function"]
 Server = Literal["aws", "rgw", "minio"]
@@ -55,7 +55,7 @@ class Notification:
     suffix: str = ""
 
     def overlaps(self, other: "Notification") -> bool:
-        """True if S3 refuses to have both notifications, because some event would match both. Pure."""
+        """True if S3 refuses this pair of notifications, because some event would match both notifications. Pure."""
         events = any(_same_event(one, two) for one in self.events for two in other.events)
         prefixes = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         suffixes = self.suffix.endswith(other.suffix) or other.suffix.endswith(self.suffix)
@@ -149,8 +149,8 @@ class BucketEvents(S3Requests):
         owner: str | None = None,
         only: str | None = None,
     ) -> bool:
-        """Edits the notifications until two documents, read one after the other, need no further edit. Returns False if
-        no edit was needed.
+        """Edits the notifications until two consecutive reads return documents that need no further edit. Returns False
+        if no edit was needed.
 
         `edit` is called on each document that was read, and returns its argument if no change is needed. `owner`: the
         account that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`:

@@ -143,7 +143,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         return answer
 
     def keys(self, attribute: str) -> Iterator[str]:
-        """The values of a string attribute of all items of the table, in no particular order. Cost: 1 request for each
+        """The values that a string attribute has in the table's items, in no particular order. Cost: 1 request for each
         megabyte.
         """
         items = self._pages("scan", ProjectionExpression="#k", ExpressionAttributeNames={"#k": attribute})
@@ -199,8 +199,8 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
-    """The outcome of a failed request. A returned text means that the request was certainly not applied. `UsageError`
-    if no retry can help; `RefusedError` if DynamoDB refuses the request.
+    """The outcome of a failed request. If the result is a text, the request was certainly not applied. `UsageError` if
+    no retry can help; `RefusedError` if DynamoDB refuses the request.
     """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise unusable(error, config) from None

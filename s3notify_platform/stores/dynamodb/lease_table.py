@@ -10,7 +10,7 @@ table.
 | ttl | N | unix seconds; this is the table's TTL attribute |
 | writer | S | our own: the id of the lease's writer, as a string, because object_store can parse only S and N |
 
-Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A put
+Guarantees. Each put is one conditional request: if several writers replace one lease, at most one put is granted. A put
 whose answer is lost returns `Unknown`. If this put was applied, the caller's next put finds the lease, with the
 caller's own `writer`.
 
@@ -42,7 +42,7 @@ class DynamoLeases:
         self._table = DynamoTable(config, clock=clock, client=client)
 
     def close(self) -> None:
-        """Closes the connections. The leases may be used again."""
+        """Closes the connections. The leases may be used again afterwards."""
         self._table.close()
 
     def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:

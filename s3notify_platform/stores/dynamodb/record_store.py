@@ -9,18 +9,20 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
 | count | N | value of a counter, in place of `value` |
 
 Guarantees. Every write is one conditional request, and gives the record a new version: a random token. So if several
-writers expect one version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read
-the record (`protocols.updates`). After an addition in doubt, the counter is read once, and its token shows if the
-addition was applied. Reads are consistent. Several sources can share a table if each has its own scope.
+writers expect one version, at most one succeeds. A write with an unknown outcome returns `Unknown`, and is never sent
+again here: callers read the record (`protocols.updates`). After an addition with an unknown outcome, the counter is
+read once, and its token shows if the addition was applied. Reads are consistent. Several sources can share a table if
+each has its own scope.
 
 | operation | requests, undisturbed |
 |---|---|
 | create, read, replace, remove, add | 1 |
 | scan | 1 for each megabyte |
 
-Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes. Anything larger is refused
-with `UsageError` before it is sent. Only records made by `add` are counters. A creation request that the network delays
-may take effect after the record was removed. The record then has a version that no caller knows.
+Limits. An item may have up to 400 KB. A scope and its partition may together have up to 2048 bytes, and a key may have
+up to 1024 bytes. Anything larger is refused with `UsageError` before it is sent. Only records made by `add` are
+counters. A creation request that the network delays may take effect after the record was removed. The record then has a
+version that no caller knows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +73,7 @@ class DynamoRecordStore:
         self._clock = clock
 
     def close(self) -> None:
-        """Closes the connections. The store may be used again."""
+        """Closes the connections. The store may be used again afterwards."""
         self._table.close()
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:

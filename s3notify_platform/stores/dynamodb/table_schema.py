@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ACTIVE_LOOKS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""The longest pause between two looks at a new table. `ACTIVE_LOOKS` looks take two minutes on average; AWS creates a
+"""The longest pause between two checks of a new table. `ACTIVE_LOOKS` checks take two minutes on average. AWS creates a
 table in about 10 s.
 """
 
@@ -133,7 +133,7 @@ def _ttl(table: DynamoTable) -> str | None:
 
 def _expires(table: DynamoTable, schema: TableSchema) -> bool:
     """True if items expire by the schema's attribute, or if the schema has no such attribute. Otherwise switches expiry
-    on, and returns False; the next attempt checks again.
+    on, and returns False. The next attempt checks again.
     """
     if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
         return True

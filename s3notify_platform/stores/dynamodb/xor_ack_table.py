@@ -4,9 +4,9 @@ same chains.
     {partition_key}: tag               stamp (binary)                      the package's item, its only one
     {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
 
-The package replaces its whole item with every stamp. Therefore, its item cannot hold our fields. The package deletes
-its item when the XOR is zero. The two items of a chain are read in one transaction. The two items are also written in
-one transaction, each under the condition that it is unchanged. The version of a record covers both items.
+The package replaces its whole item with every stamp. Therefore, the package's item cannot hold our fields. The package
+deletes its item when the XOR is zero. The two items of a chain are read in one transaction. The two items are also
+written in one transaction, each under the condition that it is unchanged. The version of a record covers both items.
 
 | found | read as |
 |---|---|
@@ -21,10 +21,10 @@ and our write, our write is a conflict. If we write between the package's read a
 `StaleLocalData`.
 
 Limits. The package has no operation ids, names, deadlines or failures. If the package stamps twice, both stamps are
-applied. The package does not see that a chain has failed: for the package, the chain does not exist. While an item is
-in a transaction of ours, the package's write to this item may be refused with `TransactionConflictException`. The
-package's caller must then repeat the write. The package must not begin a chain again under a tag while our item of this
-tag is open. `ttl` (unix seconds) only frees space: switch TTL on for that attribute, or call `SharedChains.purge`.
+applied. The package does not see that a chain has failed: for the package, the chain does not exist. While our
+transaction contains an item, a write of the package to this item may be refused with `TransactionConflictException`.
+The package's caller must then repeat the write. The package must not begin a chain again under a tag while our item of
+this tag is open. `ttl` (unix seconds) only frees space: switch TTL on for that attribute, or call `SharedChains.purge`.
 Items in the table that are not part of a chain are refused.
 """
 

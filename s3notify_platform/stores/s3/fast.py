@@ -1,8 +1,8 @@
 """`ObjectStore` over S3 for many small objects: GET, HEAD and PUT by obstore, at a fraction of boto3's CPU.
 
 Requests that obstore cannot express, and most failures, go to `S3ObjectStore`, which retries and determines the
-outcome. A PUT under a condition is sent once; if it is neither applied nor refused, the outcome is `Unknown`. ETags are
-sent unquoted, as Ceph RGW requires.
+outcome. A PUT under a condition is sent once. If no answer shows whether the PUT was applied, the outcome is `Unknown`.
+ETags are sent unquoted, as Ceph RGW requires.
 """
 
 from functools import cached_property

@@ -1,7 +1,7 @@
 """Reads the answer to ListObjectsV2 with less CPU than botocore. botocore needs 50 µs for each key, which is most of a
 listing's time.
 
-obstore lists faster still, but fails for a whole bucket in which one key is no path, such as `a//b`.
+obstore lists even faster, but fails for a whole bucket if one key is not a valid path, such as `a//b`.
 
 Keys are returned as they were written. Keys arrive URL-encoded, so no text in an answer can be mistaken for an XML
 element. Unexpected answers (keys not encoded, an element missing) are left to botocore.

@@ -72,8 +72,8 @@ class S3Requests(SdkUser["S3Client"]):
     ) -> T | Fault:
         """Sends a request, and retries if a retry is safe. Returns the answer, or the fault of the last attempt.
 
-        If a refusal follows an attempt in doubt, the earlier attempt may still have been applied. In this case, the
-        fault of the earlier attempt is returned.
+        If a refusal follows an attempt with an unknown outcome, the earlier attempt may still have been applied. In
+        this case, the fault of the earlier attempt is returned.
         """
         maybe_applied, fault = None, Fault(verdict=Verdict.NOT_APPLIED, cause="never sent")
         most = attempts or self._attempts

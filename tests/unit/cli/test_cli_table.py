@@ -309,7 +309,7 @@ def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:
     done = run("table", "rollback", "orders", "--to", "1")
     assert (done.exit_code, "rolled back to version 1, as version 3" in done.output) == (0, True), done.output
     assert place.values() == {1: 1, 2: 1}
-    assert "already as of version 1" in run("table", "rollback", "orders", "--to", "1").output
+    assert "already has the state of version 1" in run("table", "rollback", "orders", "--to", "1").output
     assert "already" in run("table", "rollback", "orders", "--at", "2100-01-01").output
     assert run("table", "rollback", "orders").exit_code == 2
     assert run("table", "rollback", "orders", "--to", "1", "--at", "2100-01-01").exit_code == 2
