@@ -82,7 +82,7 @@ def missing_programs() -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """One RGW. `kill` sends SIGKILL; `start` starts it again on its port."""
+    """One RGW. `kill` sends SIGKILL. `start` starts the RGW again on its port."""
 
     ceph: "Ceph"
     name: str
@@ -192,7 +192,9 @@ class Ceph:
     # Processes
 
     def spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts a daemon in the foreground. If this process is killed, the kernel kills the daemon, too."""
+        """Starts a daemon in the foreground. If the process that called this function is killed, the kernel kills the
+        daemon, too.
+        """
         path = shutil.which(program)
         assert path is not None
         out = (self.folder / "log" / f"{program}.out").open("ab")

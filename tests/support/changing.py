@@ -100,7 +100,7 @@ class Teller:
 
 @dataclass(kw_only=True)
 class Changing:
-    """The bucket as its writers see it, and runs that read it. Changes bypass the proxy, and are announced."""
+    """The bucket as writers see it, and runs that read the bucket. Changes bypass the proxy, and are announced."""
 
     spark: SparkSession
     source: Source

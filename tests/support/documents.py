@@ -1,7 +1,7 @@
 """The unchanged code blocks of README and guide, and a folder with a server, in which these blocks run.
 
-As for a user, the environment sets only endpoint and credentials. A comment before a block gives it a name; each named
-block has a separate test. `tests/e2e/test_guide.py` runs the other blocks of the guide, page by page.
+As on a user's machine, the environment sets only endpoint and credentials. A comment before a block gives the block a
+name. Each named block has a separate test. `tests/e2e/test_guide.py` runs the other blocks of the guide, page by page.
 `tests/e2e/test_readme.py` runs the other blocks of the README.
 """
 

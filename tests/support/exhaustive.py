@@ -1,13 +1,13 @@
-"""A small model checker with explicit states. It visits every interleaving of a few programs, which pause at each
-request.
+"""A small model checker with explicit states. The checker visits every interleaving of a few programs, which pause at
+each request.
 
 A program is a generator function without arguments. A program yields requests. For each request, the program is sent
 `(answer, now)`. `answers` returns the possible effects of a request, as pairs of a new world and an answer. For
 example, the answer may be lost. `explore` visits all possible states, breadth first, so the returned history is as
 short as possible.
 
-The state of a program is the local variables of its frames. These variables must also show how far a loop with a
-`yield` has come. So such a loop must run over a range.
+The state of a program is the local variables of its frames. The local variables must also show how far a loop with a
+`yield` has come. So a loop with a `yield` must run over a range.
 """
 
 from collections import deque

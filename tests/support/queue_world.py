@@ -184,7 +184,7 @@ class World:
         return self.pending == 0 and not self.ids()
 
     def deliverer(self, *, fails=lambda _: False, limit=3, lease_seconds=1.5, expiry_seconds=3.0):
-        """A worker that delivers until everything is delivered. `fails(entry)`: True if the endpoint refuses it."""
+        """A worker that works until everything is delivered. `fails(entry)`: True if the endpoint refuses the entry."""
 
         def run(stores, clock):
             queue = queue_of(stores, clock)
@@ -263,7 +263,9 @@ class World:
         return run
 
     def recount(self):
-        """Frees all quota that belongs to no entry. After the last write, no running process holds such quota."""
+        """Frees all quota that belongs to no entry. After the last write, no running process holds quota without an
+        entry.
+        """
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         reconciler.resolve_stale("t", self.objects.head)
         reconciler.resolve_stale("t", self.objects.head)

@@ -287,7 +287,9 @@ class Chaos:
 
 @dataclass
 class Drift:
-    """Runs ingests whose settings differ from the settings of the table, one after another. Each must be refused."""
+    """Runs ingests whose settings differ from the settings of the table, one after another. Each of these ingests must
+    be refused.
+    """
 
     commands: Sequence[Sequence[str]]
     environment: Mapping[str, str]

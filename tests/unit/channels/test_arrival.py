@@ -20,7 +20,7 @@ SIGNALS = "_s3notify/orders/keyspace/"
 
 
 class Reporting(HandClock):
-    """A clock whose sleeps report written objects to an intake, as soon as the reports are due."""
+    """A clock that, while it sleeps, reports written objects to an intake when these reports are due."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -84,7 +84,9 @@ def reasons(place: Place) -> set[str]:
 
 
 def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> None:
-    """The named command must accept the rejected records, as its plan says. A dry run changes nothing."""
+    """The command that a reject names must accept the rejected records, as the command's plan says. A dry run changes
+    nothing.
+    """
     decimals = ", or decimal(p,s) in place of double"
     assert reasons(place) == {
         "a: 'x' does not fit bigint; to accept such values: `s3notify schema set orders 'a string'`",
@@ -283,7 +285,7 @@ def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
 
 def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
     """Slots must be computed again if they have values that do not fit, or if their batches failed until now. So the
-    command signals the source's slots with the same slot numbers.
+    command signals the source's slots that have the numbers of these slots.
     """
     committed = sorted(place.generations())
     lossy, made, *failed = committed

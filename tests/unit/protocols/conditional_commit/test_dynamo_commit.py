@@ -158,8 +158,8 @@ def test_the_second_of_two_takeovers_waits_for_the_new_lease(store, leases, comm
 
 
 def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit, clock):
-    """Another writer may create and delete the object between two HEADs. Otherwise the waiting writer would then wait
-    for the full time of the lease.
+    """Another writer may create and delete the object between two HEADs. A waiting writer that looks only at the object
+    would then wait for the full time of the lease.
     """
     lease = foreign_lease(PATH, timeout_ms=20_000)
     leases.leases.put(lease, seen=None)

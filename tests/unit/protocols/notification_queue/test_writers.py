@@ -116,8 +116,8 @@ def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
 
 
 def test_an_event_that_is_too_large_is_refused(queue, records):
-    """Otherwise a writer would write an object whose event cannot be stored, or not learn which setting limits the
-    size of an event.
+    """Otherwise a writer would write an object whose event cannot be stored, or would not learn which setting limits
+    the size of an event.
     """
     queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes") as refused:
