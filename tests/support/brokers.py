@@ -1,6 +1,6 @@
 """RabbitMQ and Kafka on 127.0.0.1. The brokers can be killed and restarted, and end with their `with` block.
 
-Install them by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
+Install the brokers by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
 """
 
 import os
@@ -91,7 +91,7 @@ class Broker:
 
 
 class RabbitMQ(Broker):
-    """RabbitMQ with one node. From loopback, anybody may log in as guest."""
+    """RabbitMQ with one node. Anybody on this machine may log in as guest."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -264,7 +264,7 @@ def _classpath(folder: Path) -> str:
 
 @contextmanager
 def running_broker(kind: type[Broker], folder: Path) -> Iterator[Broker]:
-    """A running broker. Its data are in this folder, which must exist."""
+    """A running broker, whose data are in this folder. The folder must exist."""
     made = kind(folder)
     made.start()
     try:

@@ -275,7 +275,7 @@ class Ceph:
 
 @contextlib.contextmanager
 def running_ceph(folder: Path, *, gateways: int = 1) -> Iterator[Ceph]:
-    """A running cluster. Its data are in `folder`, which must be new."""
+    """A running cluster, whose data are in `folder`. The folder must be new."""
     ceph = Ceph(folder=folder)
     try:
         ceph._start(gateways)

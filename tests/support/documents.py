@@ -83,7 +83,7 @@ def source() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder, and a server with the README's bucket. Only `environment` says where the server is."""
+    """A folder, and a server with the README's bucket. Only the variables in `environment` say where the server is."""
 
     folder: Path
     environment: Mapping[str, str]

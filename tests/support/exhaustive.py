@@ -37,7 +37,7 @@ class _Moment:
 
 
 class _Moments:
-    """The moments of one program, with numbers. Two moments with equal frames are the same moment."""
+    """The numbered moments of one program. Two moments with equal frames are the same moment."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -115,10 +115,10 @@ def explore(
 
     Stops at the first state for which `broken` returns the name of an invariant.
 
-    `world` is hashable and has `now`. `broken(world, results)` is called in each state, with the results of the
-    programs that have ended. Each program may also stop forever at any point, so all invariants are checked in all
-    states. The programs in `then` begin when no other program can go on. If a request has no possible answer yet, its
-    program waits, while other programs continue.
+    `world` must be hashable, and must have the attribute `now`. `broken(world, results)` is called in each state, with
+    the results of the programs that have ended. Each program may also stop forever at any point, so all invariants are
+    checked in all states. The programs in `then` begin when no other program can go on. If a request has no possible
+    answer yet, its program waits, while other programs continue.
     """
     names = [*programs, *(then or {})]
     moments = [_Moments(program) for program in [*programs.values(), *(then or {}).values()]]

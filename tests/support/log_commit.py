@@ -83,7 +83,7 @@ class Rules:
     processes need `known`.
     """
     vacuum_fences: bool = True
-    """Before vacuum removes packs that no version names, it creates a version. After this version, no writer can commit
+    """Vacuum creates a version before it removes packs that no version names. After this version, no writer can commit
     these packs any more.
     """
     age_from_first_look: bool = True
@@ -91,7 +91,8 @@ class Rules:
     is needed because a version that was removed from the log may be created again by a late PUT.
     """
     known_compares: bool = True
-    """If `known` has another `n` for a version, the version was replaced. The version's writer then removes no entries.
+    """If `known` has another `n` for a version, the version was replaced. In this case, the version's writer removes no
+    entries.
     """
 
 

@@ -59,7 +59,7 @@ def persistent(clock, action):
 
 @dataclass
 class World:
-    """The actions that really happened, unseen by the actors."""
+    """The actions that really happened, which the actors do not see."""
 
     kind: str
     settings: TopicSettings
@@ -98,7 +98,9 @@ class World:
         assert len(self.granted & self.ids()) <= self.settings.capacity
 
     def writer(self, number, keys, *, together=2):
-        """Writes its objects, several with each call that reserves. After a crash, the writer continues."""
+        """Writes the objects `keys`, and reserves the entries of up to `together` objects in each call. After a crash,
+        the writer continues.
+        """
         todo = list(keys)
         self.pending += 1
 

@@ -76,8 +76,8 @@ class Query:
     reader: ChangesReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """Does the work of one trigger of the query. Returns the rows of its micro-batch, or None if there was no
-        batch.
+        """Does the work of one trigger of the query. Returns the rows of the trigger's micro-batch, or None if there
+        was no batch.
 
         Raises `Killed` at the point that `dies` names.
         """

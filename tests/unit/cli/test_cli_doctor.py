@@ -68,7 +68,9 @@ def test_no_line_of_doctor_is_wider_than_a_terminal(doctor, ministack, monkeypat
 
 @pytest.mark.server
 def test_tags_of_committed_objects_need_versioning(doctor, ministack):
-    """The user must learn this before the first commit, because a commit also succeeds without versioning."""
+    """The user must learn before the first commit that versioning is missing, because a commit also succeeds without
+    versioning.
+    """
     bucket = ministack.make_bucket()
     options = [
         "--bucket",
@@ -261,7 +263,7 @@ def test_doctor_judges_another_inlet_by_the_newest_object(
 
 @pytest.mark.server
 def test_doctor_finds_an_inlet_with_default_settings(project: Project) -> None:
-    """Otherwise doctor would say that the YAML has no inlet, although Dagster runs it."""
+    """Otherwise doctor would say that the YAML has no inlet, although Dagster runs this inlet."""
     project.write("  http: {}\n")
     answer = project.run("doctor", "orders")
     assert answer.exit_code == 1, answer.output

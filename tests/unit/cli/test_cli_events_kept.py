@@ -216,7 +216,7 @@ def test_events_by_sqs_need_no_right_to_other_services(
 def test_dg_dev_is_named_in_a_project_of_dg(
     project: Project, monkeypatch: pytest.MonkeyPatch, file: str, text: str
 ) -> None:
-    """Otherwise a user of dg would start a second Dagster, with another home, beside the one that runs."""
+    """Otherwise a user of dg would start a second Dagster, with another home folder, beside the running Dagster."""
     monkeypatch.setattr(arrival, "ARRIVAL_SECONDS", 0.5)
     Path("pyproject.toml").write_text("[project]\nname = 'shop'\n")
     assert "restart `s3notify dev`, or reload" in project.init("--yes").output

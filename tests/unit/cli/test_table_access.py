@@ -66,7 +66,9 @@ PLACES = [{"profile": "shop"}, {"access_key_id_env": "SHOP_KEY", "secret_access_
 def test_init_and_doctor_reach_tables_with_the_credentials_of_the_yaml(
     signers: Project, given: dict[str, object]
 ) -> None:
-    """Otherwise `init` would create tables in the wrong AWS account, and `doctor` would look there."""
+    """Otherwise `init` would create tables in the wrong AWS account, and `doctor` would look for tables in this
+    account.
+    """
     assert signers("init", "orders", orders=given) == {"shop"}
     assert signers("doctor", "orders", orders=given) == {"shop"}
 

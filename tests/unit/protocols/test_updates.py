@@ -65,7 +65,9 @@ def test_a_creation_that_must_be_sent_once_is_not_repeated(records, doubt):
 
 
 def test_a_store_that_never_answers_is_given_up(records):
-    """Otherwise a caller would retry for ever, or could not tell a write that was not applied from a write in doubt."""
+    """Otherwise a caller would retry for ever, or could not distinguish a write that was not applied from a write whose
+    outcome is unknown.
+    """
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)

@@ -203,7 +203,7 @@ def test_busy_shards_move_to_a_new_worker(queue, clock):
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
     first.beat()
     for shard in first.shards.values():
-        shard.turning.acquire()  # so a heartbeat sees a turn in progress
+        shard.turning.acquire()  # so that a heartbeat happens during a turn
     second.beat()
     first.beat()
     assert len(first.shards) == 5

@@ -234,7 +234,7 @@ def test_a_refused_request_does_not_stop_the_next_one(world, publishing):
 
 
 def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, publishing):
-    """Otherwise a writer would send to a former endpoint, or for a deleted topic, until the writer is restarted."""
+    """Otherwise a writer would still use a former endpoint or a deleted topic, until the writer is restarted."""
     queue = world.queue
     publisher = publishing(queue=queue)
     with Receiver().serving() as old, Receiver().serving() as new:

@@ -356,7 +356,7 @@ def test_long_poison_is_cut():
 
 
 def test_poison_that_cannot_be_counted_is_not_kept():
-    """Otherwise uncounted poison messages could exceed the limit of their storage. The sender of the message repeats it
+    """Otherwise uncounted poison messages could exceed the limit of their storage. The sender repeats the message
     later.
     """
     poison = quarantine()

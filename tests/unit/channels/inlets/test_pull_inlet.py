@@ -176,9 +176,7 @@ def test_the_inlet_keeps_messages_while_the_store_is_down():
 
 
 def test_messages_for_a_full_topic_are_received_again_later():
-    """Otherwise messages for a full topic would be received all the time, or messages for other topics would wait for
-    them.
-    """
+    """Otherwise messages for a full topic would be received all the time, or would delay messages for other topics."""
     for receives, least in ((1, 5), (4, 40), (50, FULL_CEILING_SECONDS)):
         site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
         site.intake.accept([event("s/first")])

@@ -119,7 +119,7 @@ def test_a_topic_created_again_gets_the_entry(world):
 
 
 def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
-    """Otherwise the reconciler would wait for space in the topic, although the reservation itself occupies it."""
+    """Otherwise the reconciler would wait for space in the topic, although the reservation itself uses this space."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")

@@ -174,7 +174,7 @@ def test_a_commit_of_a_missing_entry_is_expired(queue):
 @pytest.mark.parametrize("method", ["add", "create"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE, Fault.THROTTLED])
 def test_a_reservation_in_doubt_is_confirmed(queue, records, clock, method, fault):
-    """Otherwise a lost answer would grant two entries, or lose room for ever."""
+    """Otherwise a lost answer would lead to two granted entries, or to a permanent loss of room."""
     faulty = over(records, clock, at(method, fault))
     reservation = faulty.reserve("t", Event(key="a"))
     faulty.records.settle()

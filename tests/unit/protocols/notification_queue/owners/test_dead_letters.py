@@ -94,7 +94,7 @@ def test_redrive_stops_if_the_topic_is_full(queue, clock):
 
 
 def test_redrive_leaves_only_the_letters_that_are_too_large_now(queue):
-    """Otherwise one letter would keep all letters behind it from a second delivery."""
+    """Otherwise one letter would prevent a second delivery of all letters behind it."""
     settings = TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}")
     queue.topics.update("t", settings)
     push(queue, "a", "b" * 500, "c")
