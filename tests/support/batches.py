@@ -46,9 +46,9 @@ class Run:
 class World:
     """One source.
 
-    `versions`: by slot, the number of changes in the bucket. `committed`: by slot, the number of these changes in the
-    table. `announced` counts the changes with an entry in the queue. `unannounced` counts the changes without an entry.
-    `root`: True if queueing writers move only the root.
+    `versions`: by slot, the number of changes in the bucket. `committed`: by slot, the number of the bucket's changes
+    that are in the table. `announced` counts the changes with an entry in the queue. `unannounced` counts the changes
+    without an entry. `root`: True if queueing writers move only the root.
     """
 
     slots: int = 8
@@ -72,8 +72,8 @@ class World:
         """How often the planner has read the marks."""
         self.listings = 0
         self.hidden: set[int] = set()
-        """Slots in which a queued signal has overwritten an unqueued signal. No reader can see the unqueued signal any
-        more.
+        """Slots in which a queued signal has overwritten an unqueued signal. After that, no reader can see the unqueued
+        signal.
         """
         self.runs: dict[str, Run] = {}
         self.versions: Counter[int] = Counter()
@@ -174,7 +174,7 @@ class World:
 
     def launch(self, tick: Tick, *, only_part: int | None = None) -> None:
         """Handles a tick's result as Dagster does: starts the requested runs, and marks the tick's `silent_runs` as
-        failed. For each run key, there is only ever one run.
+        failed. A run key never has more than one run.
         """
         for request in tick.requests:
             if request.run_key not in self.runs and only_part in (None, request.part):
@@ -266,6 +266,8 @@ def settled(slots: int = 1000, **settings: object) -> World:
 
 
 def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
-    """The slots for which the tick's run is the last attempt. There, the run quarantines unreadable objects."""
+    """The slots for which the tick's run is the last attempt. In these slots, the run puts unreadable objects into
+    quarantine.
+    """
     (request,) = tick.requests
     return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt

@@ -1,6 +1,6 @@
-"""RabbitMQ and Kafka on 127.0.0.1. They can be killed and restarted, and end with their `with` block.
+"""RabbitMQ and Kafka on 127.0.0.1. The brokers can be killed and restarted, and end with their `with` block.
 
-Install them by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
+Install the brokers by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
 """
 
 import os
@@ -30,7 +30,7 @@ _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 class Broker:
-    """One broker. Its data are in a folder."""
+    """One broker. The broker's data are in a folder."""
 
     user, password = "guest", "guest"
 
@@ -79,11 +79,11 @@ class Broker:
     def answers(self) -> bool: ...
     @abstractmethod
     def make(self, name: str) -> str:
-        """Makes a durable queue or topic. Returns its URL for use as an endpoint."""
+        """Makes a durable queue or topic. Returns the URL of the queue or topic, for use as an endpoint."""
 
     @abstractmethod
     def secured(self, name: str) -> str:
-        """Makes a durable queue or topic. Its URL uses TLS and has a login."""
+        """Makes a durable queue or topic. The URL of the queue or topic uses TLS and has a login."""
 
     @abstractmethod
     def received(self, name: str) -> list[Received]:
@@ -91,7 +91,7 @@ class Broker:
 
 
 class RabbitMQ(Broker):
-    """RabbitMQ with one node. From loopback, anybody may log in as guest."""
+    """RabbitMQ with one node. Anybody on this machine may log in as guest."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -264,7 +264,7 @@ def _classpath(folder: Path) -> str:
 
 @contextmanager
 def running_broker(kind: type[Broker], folder: Path) -> Iterator[Broker]:
-    """A running broker. Its data are in this folder, which must exist."""
+    """A running broker, whose data are in this folder. The folder must exist."""
     made = kind(folder)
     made.start()
     try:

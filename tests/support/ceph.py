@@ -82,7 +82,7 @@ def missing_programs() -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """One RGW. `kill` sends SIGKILL; `start` starts it again on its port."""
+    """One RGW. `kill` sends SIGKILL. `start` starts the RGW again on its port."""
 
     ceph: "Ceph"
     name: str
@@ -192,7 +192,9 @@ class Ceph:
     # Processes
 
     def spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts a daemon in the foreground. If this process is killed, the kernel kills the daemon, too."""
+        """Starts a daemon in the foreground. If the process that called this function is killed, the kernel kills the
+        daemon, too.
+        """
         path = shutil.which(program)
         assert path is not None
         out = (self.folder / "log" / f"{program}.out").open("ab")
@@ -273,7 +275,7 @@ class Ceph:
 
 @contextlib.contextmanager
 def running_ceph(folder: Path, *, gateways: int = 1) -> Iterator[Ceph]:
-    """A running cluster. Its data are in `folder`, which must be new."""
+    """A running cluster, whose data are in `folder`. The folder must be new."""
     ceph = Ceph(folder=folder)
     try:
         ceph._start(gateways)

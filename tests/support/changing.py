@@ -37,7 +37,7 @@ COLUMNS = pa.schema([("id", pa.int64()), ("note", pa.string())])
 LOOK_BYTES = 16
 
 PART = 2000
-"""In tests with big objects, objects from this size on are big, and are read in parts of this size."""
+"""The size from which an object is big, in tests with big objects. Big objects are read in parts of this size."""
 
 COUNT = 400
 """The number of rows of a big object, which has ten parts."""
@@ -100,7 +100,7 @@ class Teller:
 
 @dataclass(kw_only=True)
 class Changing:
-    """The bucket as its writers see it, and runs that read it. Changes bypass the proxy, and are announced."""
+    """The bucket as writers see it, and runs that read the bucket. Changes bypass the proxy, and are announced."""
 
     spark: SparkSession
     source: Source

@@ -9,7 +9,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class HandClock:
-    """A clock that stands still until it is moved; sleeping moves it. Its random bytes depend only on its name."""
+    """A clock that only a test or a sleep moves. The random bytes of the clock depend only on the clock's name."""
 
     def __init__(self, name=""):
         self.now = 1000.0
@@ -31,7 +31,7 @@ class HandClock:
 
 
 class SlowClock:
-    """A clock whose monotonic time runs at about a third of the right speed. Its wall-clock time is right."""
+    """A clock whose monotonic time runs at about a third of the right speed. The clock's wall-clock time is right."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -48,7 +48,7 @@ class SlowClock:
 
 
 class HurriedClock(SystemClock):
-    """A clock with the real time. Its `sleep` does not wait."""
+    """A clock with the real time. The clock's `sleep` does not wait."""
 
     def sleep(self, seconds):
         assert seconds >= 0

@@ -5,7 +5,7 @@ from threading import Lock
 
 
 class CountedRecords:
-    """A wrapper of a record store. It counts calls by method, in `counts`. Thread-safe."""
+    """A wrapper of a record store that counts calls by method, in `counts`. Thread-safe."""
 
     def __init__(self, records):
         self.records = records

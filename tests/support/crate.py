@@ -105,7 +105,7 @@ class Crate:
 
 @contextmanager
 def crate_writers(installed: Path, config: S3Config, table: str, timeout_ms: int) -> Iterator[Crate]:
-    """The crate's writers for this bucket. Their leases last `timeout_ms`, and are in this table."""
+    """The crate's writers for this bucket. The writers' leases last `timeout_ms`, and are in this table."""
     settings = {
         "bucket": config.bucket,
         "endpoint": config.endpoint_url,

@@ -1,7 +1,7 @@
 """The unchanged code blocks of README and guide, and a folder with a server, in which these blocks run.
 
-As for a user, the environment sets only endpoint and credentials. A comment before a block gives it a name; each named
-block has a separate test. `tests/e2e/test_guide.py` runs the other blocks of the guide, page by page.
+As on a user's machine, the environment sets only endpoint and credentials. A comment before a block gives the block a
+name. Each named block has a separate test. `tests/e2e/test_guide.py` runs the other blocks of the guide, page by page.
 `tests/e2e/test_readme.py` runs the other blocks of the README.
 """
 
@@ -83,7 +83,7 @@ def source() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder, and a server with the README's bucket. Only `environment` says where the server is."""
+    """A folder, and a server with the README's bucket. Only the variables in `environment` say where the server is."""
 
     folder: Path
     environment: Mapping[str, str]

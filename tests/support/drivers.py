@@ -79,7 +79,7 @@ class Driver:
             if entry.name.isdigit():
                 with suppress(OSError, IndexError, ValueError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    # A process that ends before this second read is left out.
+                    # A process that ends before the second read is omitted.
                     command = (entry / "cmdline").read_bytes()
                     parents[int(entry.name)], commands[int(entry.name)] = int(stat[1]), command
         daemons = {pid for pid in parents if b"pyspark.daemon" in commands[pid]}

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "durations.json"
 SHOWN = 25
 SHOWN_FROM_SECONDS = 60.0
-"""Durations are shown only after test runs that take at least this time. So a run of one short test file shows none."""
+"""Durations are shown only after test runs that take at least this time. So a run of one short test file shows no
+durations.
+"""
 
 
 class Durations:

@@ -1,9 +1,9 @@
-"""A DynamoDB table in memory, for simulations. It supports only the calls and conditions that the adapters use.
+"""A DynamoDB table in memory, for simulations. The table supports only the calls and conditions that the adapters use.
 
     table = TableInMemory("partition", "key")                 a store for `run_simulation`
     DynamoRecordStore(CONFIG, clock=clock, client=Client(store))    in an actor, with its store
 
-Faults happen in calls of `TableInMemory`; `Client` then raises the same exceptions as botocore.
+Faults happen in calls of `TableInMemory`. `Client` then raises the same exceptions as botocore.
 """
 
 import re

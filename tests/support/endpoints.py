@@ -1,4 +1,4 @@
-"""HTTP endpoints on loopback. They can behave in any way, and record the requests that they receive."""
+"""HTTP endpoints on loopback, which can behave in any way, and record the requests that they receive."""
 
 import json
 import socket

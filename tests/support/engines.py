@@ -1,4 +1,4 @@
-"""Three other engines that read a Delta table in a bucket. They read any table version, by default the newest."""
+"""Three other engines, which read any version of a Delta table in a bucket, by default the newest."""
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping

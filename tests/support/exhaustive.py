@@ -1,13 +1,13 @@
-"""A small model checker with explicit states. It visits every interleaving of a few programs, which pause at each
-request.
+"""A small model checker with explicit states. The checker visits every interleaving of a few programs, which pause at
+each request.
 
 A program is a generator function without arguments. A program yields requests. For each request, the program is sent
 `(answer, now)`. `answers` returns the possible effects of a request, as pairs of a new world and an answer. For
 example, the answer may be lost. `explore` visits all possible states, breadth first, so the returned history is as
 short as possible.
 
-The state of a program is the local variables of its frames. These variables must also show how far a loop with a
-`yield` has come. So such a loop must run over a range.
+The state of a program is the local variables of its frames. The local variables must also show how far a loop with a
+`yield` has come. So a loop with a `yield` must run over a range.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class _Moment:
 
 
 class _Moments:
-    """The moments of one program, with numbers. Two moments with equal frames are the same moment."""
+    """The numbered moments of one program. Two moments with equal frames are the same moment."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -115,10 +115,10 @@ def explore(
 
     Stops at the first state for which `broken` returns the name of an invariant.
 
-    `world` is hashable and has `now`. `broken(world, results)` is called in each state, with the results of the
-    programs that have ended. Each program may also stop forever at any point, so all invariants are checked in all
-    states. The programs in `then` begin when no other program can go on. If a request has no possible answer yet, its
-    program waits, while other programs continue.
+    `world` must be hashable, and must have the attribute `now`. `broken(world, results)` is called in each state, with
+    the results of the programs that have ended. Each program may also stop forever at any point, so all invariants are
+    checked in all states. The programs in `then` begin when no other program can go on. If a request has no possible
+    answer yet, its program waits, while other programs continue.
     """
     names = [*programs, *(then or {})]
     moments = [_Moments(program) for program in [*programs.values(), *(then or {}).values()]]

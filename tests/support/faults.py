@@ -45,7 +45,7 @@ class Fault(Enum):
 
 
 class CrashedError(BaseException):
-    """The end of a process. It is no `Exception`, because no client can handle its own death."""
+    """The end of a process. This class is no `Exception`, because no client can handle its own death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,8 @@ def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
     """Each fault happens at a call with the probability that `rates` has for the fault. Only conditional writes can be
     LATE.
 
-    A late unconditional write could overwrite newer writes, after its caller has continued. No store does this.
+    A late unconditional write could overwrite newer writes, after its caller has continued. No store applies such a
+    write so late.
     """
     dice = random.Random(f"faults {seed}")
 

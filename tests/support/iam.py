@@ -90,7 +90,7 @@ def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
 
 
 def unused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
-    """The permissions that the policy allows and no request needed."""
+    """The permissions that the policy allows, although no request needed them."""
     return {grant for grant in _pairs(policy) if not any(_grants(grant, need) for need in wanted)}
 
 

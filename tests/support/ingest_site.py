@@ -66,7 +66,7 @@ class Site:
 
 
 class Works:
-    """A replacement for a Spark session. Its only answer is that the session works."""
+    """A replacement for a Spark session, which supports only the check whether the session works."""
 
     def range(self, number: int) -> "Works":
         return self

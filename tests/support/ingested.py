@@ -1,4 +1,4 @@
-"""A source on a real server. It is ingested in this process, without Spark."""
+"""A source on a real server, which is ingested in this process, without Spark."""
 
 from collections import Counter
 from collections.abc import Iterator

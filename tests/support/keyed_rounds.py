@@ -1,8 +1,8 @@
 """Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion. The module also has derived
 tables of these rounds.
 
-The row's number determines all columns. If there are enough numbers, rows share keys, and there are ties, nulls and
-deletions.
+The number of a row determines all its columns. With enough rows, several rows have the same key, and there are ties,
+nulls and deletions.
 """
 
 import json

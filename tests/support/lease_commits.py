@@ -25,9 +25,7 @@ NO_CONDITIONS = {"create", "match", "delete", "copy"}
 
 
 class ManualClock(HandClock):
-    """A clock that stands still, and is moved only by calls. Its elapsed time can run at another rate than its wall
-    clock.
-    """
+    """A clock that only calls move. The elapsed time of the clock can run at another rate than the wall-clock time."""
 
     def __init__(self, rate=1.0):
         super().__init__()

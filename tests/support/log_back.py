@@ -17,7 +17,7 @@ def committed(rounds, bucket, slots=None):
 
 
 def filled(rounds, count=6):
-    """Commits objects of two slots, with rejects. Then changes one of the two slots."""
+    """Commits objects of two slots, with rejects. After that, changes one of the two slots."""
     first = {f"{letter}{n}": (f"e{n}", (1, 2, 3, 4 + n)) for letter in "ab" for n in range(count)}
     at_first = committed(rounds, first)
     second = {**first, "a1": ("new", (7, 8, 9)), "a9": ("new", (3, 3, 1))}

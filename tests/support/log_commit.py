@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 LONGEST = 2
-"""Ticks: the longest duration of a run."""
+"""The longest duration of a run, in ticks."""
 HALF = 1
-"""Ticks: the maximum age of the data that a commit is based on, and of its staged files."""
+"""The maximum age, in ticks, of the data that a commit is based on, and of the commit's staged files."""
 
 Row = tuple[str, int, int]
 """Key, ETag, label."""
@@ -37,14 +37,15 @@ class Rules:
     fresh_numbers: bool = True
     """Each attempt to create a version has a new `n`."""
     own_number_is_mine: bool = True
-    """If a version exists and has the writer's `n`, this writer has created it. (Answers can be lost, and requests can
-    be repeated.)"""
+    """If a version exists and has the writer's `n`, this writer has created the version. (Answers can be lost, and
+    requests can be repeated.)
+    """
     keeps_staged: bool = True
     """Staged files are never deleted after an outcome in doubt."""
     slots_conflict: bool = True
     """A slot that another writer changed is dropped from the round."""
     drops_states_too: bool = True
-    """The states of a dropped slot are dropped with its rows."""
+    """If a slot is dropped, its states are dropped, too, and not only its rows."""
     withdraws_again: bool = True
     """If another writer has replaced a pack, rows are withdrawn again from the new pack."""
     commit_before_take: bool = True
@@ -54,8 +55,8 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut only below a checkpoint. `last` must have named this checkpoint for the duration of the longest
-    run. The age of a version alone does not suffice.
+    """The log is cut only below a checkpoint. Before the log is cut, `last` must have named this checkpoint for the
+    duration of the longest run. The age of a version alone does not suffice.
     """
     young: bool = True
     """No commit builds on a snapshot that is older than half of the longest run: vacuum may have removed the packs that
@@ -78,9 +79,11 @@ class Rules:
     new_id_after_loss: bool = True
     # Rules found by this model
     probes_own_version: bool = True
-    """A warm process checks that the version it has read still exists. Then only cold processes need `known`."""
+    """A warm process checks that the version it has read still exists. If warm processes check this, only cold
+    processes need `known`.
+    """
     vacuum_fences: bool = True
-    """Before vacuum removes packs that no version names, it creates a version. After this version, no writer can commit
+    """Vacuum creates a version before it removes packs that no version names. After this version, no writer can commit
     these packs any more.
     """
     age_from_first_look: bool = True
@@ -88,7 +91,8 @@ class Rules:
     is needed because a version that was removed from the log may be created again by a late PUT.
     """
     known_compares: bool = True
-    """If `known` has another `n` for a version, the version was replaced. The version's writer then removes no entries.
+    """If `known` has another `n` for a version, the version was replaced. In this case, the version's writer removes no
+    entries.
     """
 
 
@@ -148,7 +152,7 @@ def after(
 
 
 def foreign(version: Version) -> bool:
-    """True if another engine wrote the version: then the version names no manifest."""
+    """True if another engine wrote the version. Such a version names no manifest."""
     return not version.n
 
 

@@ -1,5 +1,5 @@
 """A small table as a Delta log over any store. A `Counts` change adds one to the row count of each of its slots, and
-replaces the slot's only pack. So the row count of a slot is the number of changes that were committed to it.
+replaces the slot's only pack. So the row count of a slot is the number of changes that were committed to this slot.
 """
 
 import json

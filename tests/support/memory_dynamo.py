@@ -1,7 +1,7 @@
-"""A DynamoDB client in memory, for simulations. It has transactions of puts and deletes, which are applied completely
-or not at all.
+"""A DynamoDB client in memory, for simulations. The client supports transactions of puts and deletes, which are applied
+completely or not at all.
 
-It accepts only the two conditions that `XorAckTable` uses, and refuses every other request.
+The client accepts only the two conditions that `XorAckTable` uses, and refuses every other request.
 `tests/contracts/test_xor_ack_table.py` tests the same requests on a real server.
 """
 

@@ -16,7 +16,7 @@ ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=
 
 
 class FakePush:
-    """An endpoint. It calls `answer(entries)` for each request, and counts the received entries by key."""
+    """An endpoint that calls `answer(entries)` for each request, and counts the received entries by key."""
 
     def __init__(self, answer=lambda _: Delivered(), *, before=lambda: None):
         self.answer = answer

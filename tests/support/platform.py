@@ -126,7 +126,7 @@ def running(
     way: Callable[[str], AbstractContextManager[str]] = nullcontext,
     ready_seconds: float = 120.0,
 ) -> Iterator[Platform]:
-    """A running platform. Its data are in `folder`; `more` is added to Dagster's environment.
+    """A running platform, whose data are in `folder`. `more` is added to Dagster's environment.
 
     `proxied`: Dagster's processes reach the server through `Platform.proxy`, and the test reaches it directly. `way`:
     converts the server's URL to the URL that Dagster's processes use.

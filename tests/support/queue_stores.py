@@ -1,5 +1,4 @@
-"""Where the records of a queue can be in a simulation: in memory, in objects of a bucket, or in a DynamoDB table in
-memory.
+"""The possible places of a queue's records in a simulation: memory, objects of a bucket, or a DynamoDB table in memory.
 
 stores, plain = queue_stores("dynamo")      for `run_simulation`; and the records without faults
 records_of(stores, clock)                   in an actor, with its stores

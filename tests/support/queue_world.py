@@ -59,7 +59,7 @@ def persistent(clock, action):
 
 @dataclass
 class World:
-    """The actions that really happened, unseen by the actors."""
+    """The actions that really happened, which the actors do not see."""
 
     kind: str
     settings: TopicSettings
@@ -98,7 +98,9 @@ class World:
         assert len(self.granted & self.ids()) <= self.settings.capacity
 
     def writer(self, number, keys, *, together=2):
-        """Writes its objects, several with each call that reserves. After a crash, the writer continues."""
+        """Writes the objects `keys`, and reserves the entries of up to `together` objects in each call. After a crash,
+        the writer continues.
+        """
         todo = list(keys)
         self.pending += 1
 
@@ -184,7 +186,7 @@ class World:
         return self.pending == 0 and not self.ids()
 
     def deliverer(self, *, fails=lambda _: False, limit=3, lease_seconds=1.5, expiry_seconds=3.0):
-        """A worker that delivers until everything is delivered. `fails(entry)`: True if the endpoint refuses it."""
+        """A worker that works until everything is delivered. `fails(entry)`: True if the endpoint refuses the entry."""
 
         def run(stores, clock):
             queue = queue_of(stores, clock)
@@ -263,7 +265,9 @@ class World:
         return run
 
     def recount(self):
-        """Frees all quota that belongs to no entry. After the last write, no running process holds such quota."""
+        """Frees all quota that belongs to no entry. After the last write, no running process holds quota without an
+        entry.
+        """
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         reconciler.resolve_stale("t", self.objects.head)
         reconciler.resolve_stale("t", self.objects.head)

@@ -3,8 +3,8 @@ bucket, which has no conditional writes.
 
     record (`lease`, digest of path and ETag)     JSON: v, path, etag, generation, timeout_ms, ttl, writer
 
-Guarantees. A lease is replaced by compare-and-set on the record that was read. So if several clients replace a lease,
-only one client succeeds. Leases do not expire by themselves: `purge` removes leases whose TTL is over.
+Guarantees. A lease is replaced by compare-and-set on the record that was read. If several clients replace a lease at
+the same time, only one client succeeds. Leases do not expire by themselves: `purge` removes leases whose TTL is over.
 
 A read of a lease takes 1 request to the record store. A put takes 1 request, or 2 to 3 requests if it replaces a lease
 or is refused.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 REFUSE = 0
-"""A value in place of a status. With this value, the process stops listening, and aborts all connections."""
+"""A value in place of a status. If this value is set, the process stops listening, and aborts all connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

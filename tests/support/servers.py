@@ -27,7 +27,9 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """A running server. Its methods give the configuration of a bucket, and make new buckets with unique names."""
+    """A running server. The methods of the server return the configuration of a bucket, and make new buckets with
+    unique names.
+    """
 
     endpoint_url: str
     config: Callable[[str], S3Config]

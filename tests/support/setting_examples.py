@@ -1,4 +1,4 @@
-"""Examples of settings, from their declarations. So a new setting needs no entry in a test's list."""
+"""Examples of settings, from their declarations. Therefore a new setting needs no entry in a test's list."""
 
 import re
 from typing import Any

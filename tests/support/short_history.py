@@ -1,4 +1,4 @@
-"""Cuts the log of a table, as happens after the retention. So tests need not wait for the retention."""
+"""Cuts the log of a table, as happens after the retention. Therefore tests need not wait for the retention."""
 
 from dataclasses import replace
 

@@ -10,9 +10,9 @@ restarted like a new process, at most `restarts` times.
 `SIM_SECONDS=1`, a test ends after one second, but runs at least 3 seeds. If a test fails, its message ends with the
 command that replays the failure.
 
-An actor must wait for nothing but store calls and its clock. An actor must not call a store from threads, so a
-`Publisher` needs `parallelism=1`. A store that returns times must use the time of the simulation:
-`time = VirtualTime()`, then `run_simulation(…, MemoryObjectStore(clock=time), …, time=time)`.
+An actor may wait only for store calls and its clock. An actor must not call a store from threads, so a `Publisher`
+needs `parallelism=1`. A store that returns times must use the time of the simulation: `time = VirtualTime()`, then
+`run_simulation(…, MemoryObjectStore(clock=time), …, time=time)`.
 """
 
 import functools

@@ -185,7 +185,9 @@ class Site:
         return {found.check_name: found for found in done.get_asset_check_evaluations()}
 
     def upkeep(self, *, later: bool = True) -> SensorExecutionData:
-        """Does a tick of the upkeep sensor. `later`: a minute after its last tick, not immediately after it."""
+        """Does a tick of the upkeep sensor. With `later`, the tick comes a minute after the last tick, and not
+        immediately after it.
+        """
         sensor = self.defs.resolve_sensor_def(f"{self.name}_upkeep")
         cursor = json.dumps(json.loads(self.upkeep_cursor or "{}") | ({"observed_ms": 0} if later else {}))
         with dg.build_sensor_context(

@@ -131,8 +131,8 @@ class SlotRounds:
         """The round, with its packs written; None if there is nothing to commit. Reads `bucket` in its present state.
 
         `at_most`: the maximum number of rows that are read of an object. The next round reads the other rows.
-        `unreadable`: by key, the number of rows after which the read fails. With `last_attempt`, such objects are
-        quarantined.
+        `unreadable`: by key, the number of rows after which the read fails. With `last_attempt`, objects whose read
+        fails are quarantined.
         """
         base, plan = planned
         label, facts = base.version + 1, base.manifest.slot(self.slot)

@@ -16,7 +16,7 @@ def source_of(
     lease_table: DynamoConfig | None = None,
     **settings: Any,
 ) -> Source:
-    """A source as `build` makes it. Its buckets and tables have these configurations."""
+    """A source as `build` makes it. The source's buckets and tables have these configurations."""
     tables = {"records_table": records_table, "lease_table": lease_table}
     named = {name: table.table for name, table in tables.items() if table is not None}
     made = build({"bucket": bucket.bucket} | named | settings)

@@ -30,7 +30,7 @@ Found = list[tuple[Any, ...]]
 
 @dataclass
 class Remote:
-    """An object that is read in ranges. It records the requested ranges."""
+    """An object that is read in ranges, and that records the requested ranges."""
 
     body: bytes
     asked: list[tuple[int, int]] = field(default_factory=list)

@@ -2,8 +2,8 @@
 the query at any point.
 
 The order of steps is that of Spark's MicroBatchExecution. An offset is logged before its batch runs. After the sink has
-written the batch, the batch is committed in the commit log. Then the source's `commit` is called. A batch that was
-logged and not committed runs again.
+written the batch, the batch is committed in the commit log. At the end, the source's `commit` is called. A batch that
+was logged and not committed runs again.
 """
 
 import json
@@ -61,7 +61,7 @@ def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
 
 @dataclass
 class Query:
-    """A query. Its checkpoint and its sink survive a kill; `reader` lives as long as the driver.
+    """A query. The query's checkpoint and sink survive a kill. `reader` lives as long as the driver.
 
     The sink replaces rows by their key. If the query reads changes, the sink makes a copy of the table.
     """
@@ -76,8 +76,8 @@ class Query:
     reader: ChangesReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """Does the work of one trigger of the query. Returns the rows of its micro-batch, or None if there was no
-        batch.
+        """Does the work of one trigger of the query. Returns the rows of the trigger's micro-batch, or None if there
+        was no batch.
 
         Raises `Killed` at the point that `dies` names.
         """

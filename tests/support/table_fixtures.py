@@ -1,4 +1,4 @@
-"""Fixtures: a table of rounds, with and without vectors, and a clock that is moved by hand."""
+"""Fixtures: a table of rounds, with and without deletion vectors, and a clock that is moved by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A code location that real workers load. It has a source with a slot asset; a file says what this asset does."""
+"""A code location that real workers load: a source with a slot asset. A file says what this asset does."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A replacement for the npm package xor-ack-dynamodb, as a Python object: it runs `xor_ack_peer.js`. The module also
+"""A Python object that runs `xor_ack_peer.js`, a replacement for the npm package xor-ack-dynamodb. The module also
 makes tables for the replacement on ministack.
 """
 

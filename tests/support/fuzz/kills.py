@@ -1,4 +1,6 @@
-"""Processes of the fuzz run. They are started, killed by a plan with SIGKILL, and restarted as by a supervisor."""
+"""Processes of the fuzz run. The processes are started, killed with SIGKILL by a plan, and restarted as by a
+supervisor.
+"""
 
 import os
 import random

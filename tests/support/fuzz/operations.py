@@ -63,7 +63,7 @@ class Phase:
         name = f"{place} + 100%41 ü{place}" if place % 7 == 0 else str(place)
         body = None
         if draw.random() >= 0.25:
-            # Some bodies equal an earlier body of the key, so that an earlier ETag returns.
+            # Some bodies equal an earlier body of the key, so that the key gets an earlier ETag again.
             version = number // 40 if draw.random() < 0.1 else 1_000_000 + number
             rows = [
                 {

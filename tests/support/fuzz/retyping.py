@@ -75,8 +75,8 @@ def is_whole(values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def is_wide(values: Values) -> bool:
-    """True if a column has a possible type that cannot hold the row's value. Then the row may be missing for some time,
-    or have nulls.
+    """True if a column has a possible type that cannot hold the row's value. In this case, the row may be missing for
+    some time, or have nulls.
     """
     return not all(
         fits(value, kind) for name, value in zip(KINDS, values, strict=True) for kind in KINDS[name]

@@ -140,7 +140,7 @@ class Writer:
         return Put(key=key, body=b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
     def _row(self, number: int) -> dict[str, Any]:
-        """A new row. Sometimes one of its values fits only some of the types."""
+        """A new row. Sometimes a value of the row fits only some of the column's types."""
         wide = self.dice.random()
         return {
             "order_id": number + (10**12 if wide < 0.05 else 0),
@@ -287,7 +287,9 @@ class Chaos:
 
 @dataclass
 class Drift:
-    """Runs ingests whose settings differ from the settings of the table, one after another. Each must be refused."""
+    """Runs ingests whose settings differ from the settings of the table, one after another. Each of these ingests must
+    be refused.
+    """
 
     commands: Sequence[Sequence[str]]
     environment: Mapping[str, str]

@@ -87,7 +87,7 @@ class Writer:
         return through.put(operation.key, operation.body)
 
     def until_done(self, change):
-        """Makes a change as an unqueued writer does. A change that failed, or that is in doubt, is repeated."""
+        """Makes a change as an unqueued writer does. A change that failed, or whose outcome is unknown, is repeated."""
         while True:
             try:
                 if isinstance(change(), Written):

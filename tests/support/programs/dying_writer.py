@@ -40,7 +40,7 @@ TOPICS = {
 
 
 class DyingStore:
-    """A wrapper of a store. Its process dies before the nth call."""
+    """A wrapper of a store. The process of the wrapper dies before the nth call."""
 
     def __init__(self, store, calls):
         self._store = store
@@ -107,7 +107,7 @@ def copy(publisher, calls):
 
 
 def copy_parts(publisher, calls):
-    """Copies with a precondition. Such a copy is done as an upload."""
+    """Copies with a precondition. A copy with a precondition is done as an upload."""
     assert isinstance(publisher.copy(f"raw/{calls}", "", SOURCE, precondition=ABSENT), Written)
 
 

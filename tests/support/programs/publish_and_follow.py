@@ -1,5 +1,5 @@
-"""A program that needs only the package without extras. It publishes to a bucket, follows the changes, and prints the
-changed slots.
+"""A program that needs only the package without extras. The program publishes to a bucket, follows the changes, and
+prints the changed slots.
 """
 
 import json

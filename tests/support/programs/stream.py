@@ -1,8 +1,9 @@
 """A streaming query that writes a file for each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
-OPTIONS is JSON with the data source's options. If Spark repeats a micro-batch, its file is replaced. So the files are
-an idempotent sink. If the feed cannot continue because a column got new values, the program follows the error's advice.
-It removes its files and its checkpoint, and begins again after a restart. Credentials are in the environment.
+OPTIONS is JSON with the data source's options. If Spark repeats a micro-batch, its file is replaced. Therefore the
+files are an idempotent sink. If the feed cannot continue because a column got new values, the program follows the
+error's advice. As advised, the program removes its files and its checkpoint, and begins again after a restart.
+Credentials are in the environment.
 """
 
 import json

@@ -20,7 +20,7 @@ SIGNALS = "_s3notify/orders/keyspace/"
 
 
 class Reporting(HandClock):
-    """A clock whose sleeps report written objects to an intake, as soon as the reports are due."""
+    """A clock that, while it sleeps, reports written objects to an intake when these reports are due."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_the_probe_gives_up_after_its_time_or_if_no_event_can_arrive() -> None:
 
 
 def test_the_next_probe_takes_over_the_topic_of_a_killed_one() -> None:
-    """Otherwise the topic that a killed probe left, together with an entry, would make all later probes fail."""
+    """Otherwise a killed probe would leave a topic with an entry, which would make all later probes fail."""
     site = Site()
     settings = TopicSettings(slots=1, shards=1, bucket="b", prefix=f"raw/{PROBE}")
     site.queue.topics.create(f"{TOPIC}orders", settings)
@@ -147,7 +147,7 @@ def test_a_probe_object_in_doubt_is_deleted() -> None:
 
 @pytest.mark.parametrize("root", [False, True])
 def test_the_newest_object_and_its_signal_show_the_delay_of_events(root: bool) -> None:
-    """Otherwise `s3notify doctor` would report a wrong delay, or none, for a bucket without write permission."""
+    """Otherwise `s3notify doctor` would report a wrong delay or no delay for a bucket without write permission."""
     site = Site(late=None)
 
     def newest() -> Any:

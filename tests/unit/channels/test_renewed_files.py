@@ -40,8 +40,8 @@ def replaced(file, content):
 
 
 def test_a_listener_uses_a_renewed_certificate(monkeypatch, tmp_path, issued, caplog):
-    """Otherwise senders would refuse an outdated certificate until the inlet is restarted. The inlet uses the former
-    certificate while the files of certificate and key do not belong together.
+    """Otherwise senders would refuse an outdated certificate until the inlet is restarted. While the new certificate
+    does not match the file of the key, the inlet uses the former certificate.
     """
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
     (old_ca, old, _), (new_ca, new, _) = issued
@@ -72,9 +72,7 @@ def test_a_listener_uses_a_renewed_certificate(monkeypatch, tmp_path, issued, ca
 
 
 class Broker:
-    """A server that requires a certificate, and puts the number of each shown certificate into `shown`. It answers
-    HTTP requests.
-    """
+    """An HTTP server that requires client certificates, and puts their serial numbers into `shown`."""
 
     def __init__(self, tls):
         self.tls = tls

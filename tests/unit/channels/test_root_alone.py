@@ -37,7 +37,7 @@ def slots(*keys):
 
 
 def test_a_put_moves_only_the_root(world):
-    """Otherwise a put would need one more PUT, or the root would move before the entry is in the queue."""
+    """Otherwise a put would need one more request, or the root would move before the entry is in the queue."""
     faulty = FaultyStore(world.objects)
     opened(world, faulty).put("a", b"1")
     assert [f"{call.method} {call.key}" for call, _ in faulty.calls] == ["put a", f"put {KS}_"]
@@ -54,7 +54,7 @@ def test_a_publisher_of_another_source_moves_the_signal_of_the_slot(world, topic
 
 
 def test_each_source_is_signalled_as_its_own_topic_says(world):
-    """Otherwise a source whose topic says `signals: slots` would miss changes."""
+    """Otherwise a source whose topic has the setting `signals: slots` would miss changes."""
     world.topic("slots", prefix="raw/")
     other = Publisher(world.objects, prefix="other/", parallelism=1)
     both = [Keyspace(publisher=other, prefix="raw/", topic="slots")]
@@ -86,8 +86,8 @@ def test_a_change_that_is_not_announced_moves_the_signal_of_its_slot(world):
 
 
 def test_new_settings_of_a_topic_that_was_created_again_apply_to_running_writers(world):
-    """Otherwise a running writer would still signal by the settings of the deleted topic, and the consumer would miss
-    changes.
+    """Otherwise a running writer would still use the signals that the deleted topic demands, and the consumer would
+    miss changes.
     """
     publisher = opened(world)
     publisher.put("a", b"1")

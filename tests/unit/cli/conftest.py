@@ -17,7 +17,7 @@ def _topics(briefly_known: None) -> None:
 
 @pytest.fixture
 def project(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """A folder with a source whose bucket is on ministack. Its events are removed after the test."""
+    """A folder with a source whose bucket is on ministack. The events of the source are removed after the test."""
     monkeypatch.chdir(tmp_path)
     for name in ("S3NOTIFY_DEFS", "DAGSTER_HOME", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

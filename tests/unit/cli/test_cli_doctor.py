@@ -68,7 +68,9 @@ def test_no_line_of_doctor_is_wider_than_a_terminal(doctor, ministack, monkeypat
 
 @pytest.mark.server
 def test_tags_of_committed_objects_need_versioning(doctor, ministack):
-    """The user must learn this before the first commit, because a commit also succeeds without versioning."""
+    """The user must learn before the first commit that versioning is missing, because a commit also succeeds without
+    versioning.
+    """
     bucket = ministack.make_bucket()
     options = [
         "--bucket",
@@ -97,7 +99,7 @@ def test_a_missing_bucket_is_named_with_the_remedy(doctor, ministack):
 
 @pytest.fixture
 def weak(ministack):
-    """Arguments that name a bucket of a server that ignores conditions."""
+    """Arguments that name a bucket on a server which ignores the conditions of requests."""
     with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
         yield ["--bucket", ministack.make_bucket(), "--endpoint-url", proxy.url]
 
@@ -131,7 +133,7 @@ def test_a_store_without_conditions_needs_tables(doctor, ministack, weak):
 
 @pytest.mark.server
 def test_a_user_may_choose_leases(doctor, ministack):
-    """Leases must also work on a store that has conditions."""
+    """Leases must also work on a store that has conditional writes."""
     leases = ministack.table_config()
     create_lease_table(leases)
     good = ["--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url]
@@ -212,8 +214,8 @@ BUCKET = "toys-of-the-doctor"
 
 
 def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
-    """The doctor gets its store from `open_store`. So it also examines a kind of store that consists of one file and
-    one entry in `KINDS`.
+    """The doctor gets its store from `open_store`. So the doctor also examines a kind of store that consists only of a
+    file and an entry in `KINDS`.
     """
     monkeypatch.setitem(KINDS, "toy", TOY)
     monkeypatch.chdir(tmp_path)
@@ -236,7 +238,9 @@ def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
 def test_doctor_judges_another_inlet_by_the_newest_object(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise doctor would report no inlet, or a failure: only people know whose changes the inlet's service gets."""
+    """Otherwise doctor would report that the YAML has no inlet, or would report a failure. Only people know which
+    buckets send their changes to the inlet's service.
+    """
     monkeypatch.setitem(SERVICES, TOY_INLET.name, TOY_INLET)
     project.write("  toy: {queue_name: changes}\n")
     unknown = project.run("doctor", "orders")
@@ -259,7 +263,7 @@ def test_doctor_judges_another_inlet_by_the_newest_object(
 
 @pytest.mark.server
 def test_doctor_finds_an_inlet_with_default_settings(project: Project) -> None:
-    """Otherwise doctor would say that the YAML has no inlet, although Dagster runs it."""
+    """Otherwise doctor would say that the YAML has no inlet, although Dagster runs this inlet."""
     project.write("  http: {}\n")
     answer = project.run("doctor", "orders")
     assert answer.exit_code == 1, answer.output

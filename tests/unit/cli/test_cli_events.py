@@ -49,7 +49,7 @@ def test_the_plan_fits_a_terminal_of_80_columns(
 ) -> None:
     """Otherwise a narrow terminal would break the plan's lines within names, which the user compares with AWS."""
     monkeypatch.setenv("COLUMNS", "80")
-    # These lines stay whole, so that they can be copied.
+    # These lines are not broken, so that users can copy them.
     whole = (str(project.file), "queue_url", "aws s3api")
     given = (("--by", by), ("--by", by, "--yes"), ("--remove", "--yes"))
     for ran in [project.init(*each, answer="n\n") for each in given]:
@@ -110,7 +110,7 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
 @pytest.mark.server
 @pytest.mark.parametrize("by", ["sns", "eventbridge"])
 def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
-    """A later command finds the way that was chosen, and refuses another way."""
+    """A later command finds out whether SNS or EventBridge was chosen, and refuses another choice."""
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
     with project.inlet():
@@ -148,7 +148,7 @@ def _notification(project: Project) -> None:
     [(_queue, "SQS queue"), (_policy, "policy of the queue"), (_notification, "notification '")],
 )
 def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project], None], part: str) -> None:
-    """The output must end with the command that makes the part again."""
+    """The output must end with the command that makes the missing part again."""
     project.init("--yes")
     damage(project)
     answer = project.run("doctor", "orders")
@@ -179,8 +179,8 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 @pytest.mark.server
 @pytest.mark.parametrize("more", ["", "  modified_after: '2020-01-01T00:00:00Z'\n"])
 def test_doctor_judges_by_the_newest_object(project: Project, more: str) -> None:
-    """A source that reads hidden files would read a probe, too. So doctor writes no probe, and needs another object to
-    judge by.
+    """A source that reads hidden files would read a probe, too. So doctor writes no probe, and judges by another
+    object.
     """
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
@@ -201,7 +201,7 @@ def test_doctor_judges_by_the_newest_object(project: Project, more: str) -> None
 def test_doctor_does_not_judge_by_a_part_of_the_objects(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise `doctor` would take an old object for the newest one, and report a delay that no event had."""
+    """Otherwise `doctor` would mistake an old object for the newest, and would report a delay that no event had."""
     monkeypatch.setattr(arriving, "LOOKED_AT_MAX", 1)
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
@@ -229,7 +229,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
 @pytest.mark.server
 def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
-    """A run has only credentials that cannot read the setup. The probe must still show that events arrive."""
+    """The credentials of a run cannot read the setup of the events. The probe must still show that events arrive."""
     project.init("--yes")
     text = project.file.read_text()
     with project.inlet(), ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
@@ -337,8 +337,8 @@ def test_templates_are_only_printed(project: Project) -> None:
 def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes: str, options: tuple[str, ...], region: str
 ) -> None:
-    """Otherwise SQS would refuse the inlet. The queue's URL has its region, account and name, whatever the region of
-    the bucket or the place of the tables is.
+    """Otherwise SQS would refuse the inlet. The queue's region, account and name come from the queue's URL, and not
+    from the bucket or the tables.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)

@@ -78,7 +78,7 @@ def test_a_repeated_init_keeps_the_account_of_the_bucket(
 @pytest.mark.parametrize("template", ["terraform", "cloudformation"])
 @pytest.mark.parametrize("by", ["sqs", "sns"])
 def test_a_template_contains_the_account_of_the_bucket(project: Project, template: str, by: str) -> None:
-    """Otherwise the template's queue or topic would refuse all events of a bucket of another account."""
+    """Otherwise the template's queue or topic would refuse all events of a bucket in another account."""
     given = ("--print", template, "--by", by)
     assert OWNER in project.init(*given, "--bucket-account", OWNER).stdout
     wrong = project.init(*given, "--bucket-account", "acme")
@@ -117,7 +117,7 @@ def _delete_queue(project: Project) -> None:
 
 
 def test_a_rule_is_found_without_its_queue(project: Project) -> None:
-    """Otherwise a repeated init would choose another way, and the removal would leave the rule of EventBridge."""
+    """Otherwise a repeated init would choose another way, and the removal would not delete the rule of EventBridge."""
     before = project.file.read_text()
     rules = project.client("events").list_rules()["Rules"]
     project.init("--by", "eventbridge", "--yes")
@@ -133,7 +133,7 @@ def test_a_rule_is_found_without_its_queue(project: Project) -> None:
 
 
 def test_a_topic_is_found_without_its_queue(project: Project) -> None:
-    """Otherwise the removal would leave the topic of SNS."""
+    """Otherwise the removal would not delete the topic of SNS."""
     project.init("--by", "sns", "--yes")
     (url,) = project.queues()
     _delete_queue(project)
@@ -146,7 +146,7 @@ def test_a_topic_is_found_without_its_queue(project: Project) -> None:
 
 
 def test_a_subscription_to_another_users_topic_is_found_without_its_queue(project: Project) -> None:
-    """Otherwise the removal would leave the subscription."""
+    """Otherwise the removal would not delete the subscription."""
     arn = _their_topic(project)
     project.init("--by", "sns", "--yes")
     _delete_queue(project)
@@ -170,8 +170,8 @@ def test_a_subscription_that_others_made_stays(project: Project) -> None:
 
 
 class _OnlySqs(BaseHTTPRequestHandler):
-    """SQS without a queue. SNS and EventBridge are missing: the client of SNS cannot parse the answer, and the client
-    of EventBridge is refused.
+    """A server of SQS that has no queue. The client of SNS cannot parse the server's answers, and the client of
+    EventBridge is refused.
     """
 
     def do_POST(self) -> None:
@@ -191,8 +191,8 @@ class _OnlySqs(BaseHTTPRequestHandler):
 def test_events_by_sqs_need_no_right_to_other_services(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise an administrator of SQS alone could not set events up. A removal that cannot see a rule or topic must
-    not say that nothing is left.
+    """Otherwise an administrator who has rights only to SQS could not set events up. A removal that cannot see a rule
+    or topic must not say that nothing is left.
     """
     monkeypatch.setattr(service_requests, "REQUEST_ATTEMPTS", 2)
     with ThreadingHTTPServer(("127.0.0.1", 0), _OnlySqs) as server:
@@ -216,7 +216,7 @@ def test_events_by_sqs_need_no_right_to_other_services(
 def test_dg_dev_is_named_in_a_project_of_dg(
     project: Project, monkeypatch: pytest.MonkeyPatch, file: str, text: str
 ) -> None:
-    """Otherwise a user of dg would start a second Dagster, with another home, beside the one that runs."""
+    """Otherwise a user of dg would start a second Dagster, with another home folder, beside the running Dagster."""
     monkeypatch.setattr(arrival, "ARRIVAL_SECONDS", 0.5)
     Path("pyproject.toml").write_text("[project]\nname = 'shop'\n")
     assert "restart `s3notify dev`, or reload" in project.init("--yes").output
@@ -229,8 +229,8 @@ def test_dg_dev_is_named_in_a_project_of_dg(
 
 
 def test_removal_prints_how_to_switch_eventbridge_off(project: Project) -> None:
-    """Otherwise the bucket would send its events to EventBridge for ever, for $1 a million, although no rule is left. A
-    switch that is off already must not be named.
+    """Otherwise the bucket would send its events to EventBridge for ever, for $1 a million, although no rule is left.
+    If the bucket's switch for EventBridge is off already, the output must not mention the switch.
     """
     given = ("--by", "eventbridge", "--yes")
     assert project.init(*given).exit_code == 0
@@ -281,7 +281,8 @@ def test_cloudformation_needs_no_right_to_read_the_bucket(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a developer without rights to the bucket could not print this template, which contains nothing of the
-    bucket. Terraform's template would delete notifications that it does not contain, so its user needs the right.
+    bucket. Terraform's template would delete notifications that it does not contain, so its user needs rights to the
+    bucket.
     """
     bucket = project.bucket
     monkeypatch.setattr(project, "bucket", "absent-bucket")
@@ -319,7 +320,7 @@ def test_a_template_by_sns_subscribes_to_an_existing_topic(project: Project, tem
 
 @pytest.mark.parametrize("more", ["  sqs: {queue_url: 'https://q.example.com/1/q'}\n", "  http: {}\n", ""])
 def test_remove_names_the_command_that_removes_the_events(project: Project, more: str) -> None:
-    """Otherwise the bucket's notification would stay, and a queue or topic without a reader would fill."""
+    """Otherwise the bucket's notification would stay, and a queue or topic without a reader would fill up."""
     project.write(more)
     for given in (("--dry-run",), ("--yes",), ("--yes", "--json")):
         ran = project.run("remove", "orders", *given)
@@ -329,8 +330,9 @@ def test_remove_names_the_command_that_removes_the_events(project: Project, more
 
 
 def test_remove_ends_with_what_is_still_to_do(project: Project) -> None:
-    """Otherwise a run of the inlet would serve a deleted queue, and fail, until somebody found it. A folder that
-    holds more than the source must not be named, since its user would delete other sources.
+    """Otherwise a run of the inlet would continue with a deleted queue, and would fail until somebody found this run.
+    If a folder contains more than the source, the output must not say to delete the folder, since other sources would
+    be deleted, too.
     """
     steps = "in Dagster, reload the code, and then end the runs of the job orders_services, if there are any"
     removed = project.run("remove", "orders", "--yes")

@@ -119,7 +119,9 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
 
 
 def test_retry_requests_the_objects(quarantine):
-    """The command requests a retry by a table version that has the keys, and then signals. A dry run writes nothing."""
+    """For a retry, the command commits a table version that has the keys, and then sends signals. A dry run writes
+    nothing.
+    """
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing object, 3 rejected records of 1 object, in 1 slot"

@@ -156,7 +156,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
 
 
 def task_commands(group: click.Group, at: str = "") -> Iterator[str]:
-    """The commands that run a maintenance task. Their functions call `carry_out`."""
+    """The commands that run a maintenance task: the functions of these commands call `carry_out`."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from task_commands(command, f"{at}{name} ")
@@ -206,7 +206,7 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
 
 
 def test_erase_says_how_the_slot_of_a_slot_asset_is_built_again(place: Place, run: Run) -> None:
-    """Otherwise a person would wait for a batch that never builds an asset of the person's own project."""
+    """Otherwise a person would wait for a batch, although no batch builds an asset of the person's own project."""
     slot = slot_of("raw/a", 4)
     derive(place.source, "totals", pa.table({"_slot": pa.array([slot], pa.int32())}), {slot: 1})
     place.store.delete("raw/a")
@@ -220,8 +220,8 @@ def test_erase_says_how_the_slot_of_a_slot_asset_is_built_again(place: Place, ru
 
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 1 while files of a run that may still be at work contain the object, and while the command must
-    be repeated later. Otherwise a script would take the erasure for complete. The erasure is complete when the command,
+    """The exit code is 1 while the command must be repeated later, and while the object is in files of a run that may
+    still be at work. Otherwise a script would consider the erasure complete. The erasure is complete when the command,
     repeated after the printed time, finds nothing.
     """
     place.store.delete("raw/a")

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A source whose column `a` was inferred as integer; later objects have texts and decimals in it."""
+    """A source whose column `a` was inferred as integer. In later objects, the column has texts and decimals."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     made = Place(ministack)
@@ -61,7 +61,7 @@ def run(place: Place) -> Run:
 
 
 def batch(place: Place, kind: pa.DataType) -> BatchResult:
-    """Runs a batch over all slots; the batch reads the column with this type."""
+    """Runs a batch over all slots. The batch reads the column with this type."""
     source = place.source
     jobs = LocalJobs(source=source, kind=kind, inferred=True)
     return Ingest(jobs=jobs, source=source).run(source.location.all_slots(), batch="b")
@@ -84,7 +84,9 @@ def reasons(place: Place) -> set[str]:
 
 
 def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> None:
-    """The named command must accept the rejected records, as its plan says. A dry run changes nothing."""
+    """The command that a reject names must accept the rejected records, as the command's plan says. A dry run changes
+    nothing.
+    """
     decimals = ", or decimal(p,s) in place of double"
     assert reasons(place) == {
         "a: 'x' does not fit bigint; to accept such values: `s3notify schema set orders 'a string'`",
@@ -136,7 +138,7 @@ def test_only_objects_that_do_not_fit_are_read_again(place: Place, run: Run) -> 
 
 
 def test_an_object_that_failed_after_its_first_part_is_read_again(place: Place, run: Run) -> None:
-    """Otherwise the values of the first part would stay null, although the command announces a new read."""
+    """Otherwise the values of the object's first part would stay null, although the command announces a new read."""
     place.put("long", 10**17, 4)
     usual, slot = place.source, slot_of("raw/long", 4)
     place.source = with_settings(usual, max_bytes=25, split_bytes=25, max_seconds=0)
@@ -283,7 +285,7 @@ def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
 
 def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
     """Slots must be computed again if they have values that do not fit, or if their batches failed until now. So the
-    command signals the source's slots with the same slot numbers.
+    command signals the source's slots that have the numbers of these slots.
     """
     committed = sorted(place.generations())
     lossy, made, *failed = committed

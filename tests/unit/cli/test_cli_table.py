@@ -137,7 +137,7 @@ def test_rows_prints_rows_of_a_table_or_of_a_slot(run: Run) -> None:
 
 
 def test_rows_at_a_moment_between_two_versions(place: Place, run: Run) -> None:
-    """The rows are those of the earlier version, and a rollback to the moment brings them back."""
+    """The command prints the rows of the earlier version, and a rollback to this moment restores these rows."""
     moment = f"{place.moment():%Y-%m-%dT%H:%M:%S}"
     place.put("a", 12)
     place.run("third")
@@ -364,7 +364,7 @@ def test_forget_continues_after_a_loss(place: Place, run: Run) -> None:
 
 
 def test_forget_repairs_a_single_slot_asset(place: Place, run: Run) -> None:
-    """The error of the damaged slot asset names the command."""
+    """The error of the damaged slot asset names the command that repairs the slot asset."""
     derive(place.source, "daily", pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
     place.store.delete(place.source.location.table_layout("daily").version(1))
     with pytest.raises(CorruptError, match="--asset daily"):

@@ -165,7 +165,7 @@ def test_show_prints_the_shards(queue: NotificationQueue) -> None:
 
 
 def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entries stay in the queue, and --limit also limits the reading."""
+    """The entries stay in the queue, and --limit also limits the entries that are read."""
     done("create", "t", "--shards", "1")
     for n in range(5):
         queue.push("t", Event(key=f"k\n{n}", bucket="b", size=n))

@@ -96,7 +96,7 @@ def test_sources_at_different_places_are_refused(
     orders: dict[str, object],
     found: str,
 ) -> None:
-    """Otherwise the command would work at the default place, which may be the place of neither source."""
+    """Otherwise the command would work at the default place, which perhaps no source uses."""
     if setting == "region":  # on AWS; a refused command sends no request
         monkeypatch.delenv("AWS_ENDPOINT_URL")
     project(clicks=clicks, orders=orders)
@@ -155,7 +155,7 @@ def test_doctor_without_a_name_probes_only_a_shared_place(project: Project) -> N
 
 
 def test_doctor_without_a_name_ignores_lease_tables_that_differ(project: Project) -> None:
-    """Otherwise `doctor` would be refused where only some of the sources need leases."""
+    """Otherwise `doctor` would be refused if only some of the sources need leases."""
     project(clicks={"dynamodb": {"lease_table": "t", "region": "eu-west-1"}}, orders={})
     assert "the sources differ" not in run("doctor").stderr
 
@@ -178,7 +178,9 @@ def test_tables_are_made_only_in_the_region_of_all_sources(project: Project, tmp
 
 
 def test_tables_are_made_only_with_credentials_of_all_sources(project: Project) -> None:
-    """Otherwise `init` would create a table in the account of the default credentials, where no source looks for it."""
+    """Otherwise `init` would create a table in the account of the default credentials, where no source looks for the
+    table.
+    """
     project(clicks={"dynamodb": {"records_table": "t", "profile": "shop"}}, orders=TABLE)
     ran = run("init")
     expected = "clicks has 'shop', orders has none: give --dynamodb-profile, or the NAME of one source"

@@ -66,7 +66,9 @@ PLACES = [{"profile": "shop"}, {"access_key_id_env": "SHOP_KEY", "secret_access_
 def test_init_and_doctor_reach_tables_with_the_credentials_of_the_yaml(
     signers: Project, given: dict[str, object]
 ) -> None:
-    """Otherwise `init` would create tables in the wrong AWS account, and `doctor` would look there."""
+    """Otherwise `init` would create tables in the wrong AWS account, and `doctor` would look for tables in this
+    account.
+    """
     assert signers("init", "orders", orders=given) == {"shop"}
     assert signers("doctor", "orders", orders=given) == {"shop"}
 
@@ -96,8 +98,8 @@ def test_credentials_of_buckets_do_not_reach_tables(signers: Project) -> None:
 def test_commands_refuse_a_source_whose_access_only_dagster_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
-    """Otherwise a command would work at the default place: `table show` would report a loss of the table, and the
-    command in its advice would break the table.
+    """Otherwise a command would work at the default place: `table show` would report a loss of the table, and would
+    advise a command that would break the table.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)

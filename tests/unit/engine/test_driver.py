@@ -266,7 +266,7 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
 def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
     """The withdrawals are refused until a person confirms them. Other changes are loaded.
 
-    If only half of the objects leave, or if there are few objects, no confirmation is needed.
+    If only half of the objects leave the bucket, or if there are few objects, no confirmation is needed.
     """
     place = Place(ministack)
     for number in range(120):

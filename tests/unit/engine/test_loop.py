@@ -138,7 +138,7 @@ def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
 
 
 def test_only_the_loop_calls_the_steps_after_a_commit() -> None:
-    """Otherwise a second driver could have another order. Only these steps call the backlog's own methods."""
+    """Otherwise a second driver could use another order. Only these steps call the backlog's own methods."""
     assert {name for name in vars(Steps) if not name.startswith("_")} == {*ORDER}
     package = Path(engine.__file__).parents[1]
     calls: list[str] = []

@@ -55,7 +55,7 @@ class Landing(Place):
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
 def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
-    """A later listing keeps these rows, too. These rows leave if a new object with the same key is deleted."""
+    """Later listings keep these rows, too. These rows leave the table if a new object with the same key is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -91,7 +91,7 @@ def test_the_newest_event_counts(ministack: S3Server) -> None:
 
 
 def test_rows_of_a_missing_object_without_an_event_are_withdrawn(ministack: S3Server) -> None:
-    """A listing cannot know why an object is missing."""
+    """A listing does not show why an object is missing."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -127,7 +127,9 @@ def test_a_listing_uses_the_entries(ministack: S3Server) -> None:
 
 @pytest.mark.parametrize("listing", [False, True])
 def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, listing: bool) -> None:
-    """The object comes back with the same bytes. Its rows are not duplicated, and leave when the object is deleted."""
+    """The object comes back with the same bytes. The object's rows are not duplicated, and leave the table when the
+    object is deleted.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.follow()
@@ -171,8 +173,8 @@ def test_the_deletion_of_an_old_version_does_not_count_for_the_object(
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 @pytest.mark.parametrize("listing", [False, True])
 def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, listing: bool) -> None:
-    """The rows of an excluded object must leave even if the object no longer exists. Otherwise, nothing could remove
-    these rows from the table.
+    """The rows of an excluded object must leave the table even if the object no longer exists. Otherwise, nothing could
+    remove these rows from the table.
     """
     place = Landing(ministack, on_delete=on_delete)
     for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):

@@ -115,7 +115,8 @@ def test_an_object_that_is_deleted_before_it_is_read_loses_its_rows(place: Place
 
 
 def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
-    """The object is reported. Further plans of this run omit the object, even if the plan is then empty.
+    """The object is reported. Further plans of this run omit the object, even if a plan becomes empty without the
+    object.
 
     The next run reads the object.
     """

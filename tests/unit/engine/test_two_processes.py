@@ -90,7 +90,7 @@ def test_two_processes_see_each_others_commits(place: Place, process: Any) -> No
 
 
 def test_an_object_that_came_back_in_the_meantime_is_read(place: Place, process: Any) -> None:
-    """The object is the same as in the remembered snapshot, but another process has changed the table in between."""
+    """The object is the same as in the remembered snapshot, but another process has meanwhile changed the table."""
     one, other = process(), process()
     for process_, value in ((one, 1), (other, 2), (one, 1)):
         place.put("a", value)

@@ -44,7 +44,7 @@ def test_a_removal_in_doubt_is_reported_as_in_doubt(records, doubt):
 
 
 def test_a_conflict_returns_the_stored_record(records):
-    """Otherwise a caller would need another read, or its own attempt would count as in doubt."""
+    """Otherwise a caller would need another read, or would treat the outcome of its own attempt as unknown."""
     records.create("p", "a", b"other")
     outcome = writes(records, []).create("p", "a", b"1")
     assert (outcome.record.value, outcome.in_doubt) == (b"other", False)
@@ -55,7 +55,7 @@ def test_a_conflict_returns_the_stored_record(records):
 
 @pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
 def test_a_creation_that_must_be_sent_once_is_not_repeated(records, doubt):
-    """Otherwise a record that was created and removed since would be created again."""
+    """Otherwise a record that was created and meanwhile removed would be created again."""
     with pytest.raises(UnknownOutcomeError):
         writes(records, [doubt]).create("p", "a", b"1", once=True)
     assert isinstance(
@@ -65,7 +65,9 @@ def test_a_creation_that_must_be_sent_once_is_not_repeated(records, doubt):
 
 
 def test_a_store_that_never_answers_is_given_up(records):
-    """Otherwise a caller would retry for ever, or could not tell a write that was not applied from a write in doubt."""
+    """Otherwise a caller would retry for ever, or could not distinguish a write that was not applied from a write whose
+    outcome is unknown.
+    """
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)
@@ -109,7 +111,7 @@ def test_a_change_begins_with_the_known_record(records):
 
 
 def test_a_patient_change_outlasts_an_outage(records):
-    """Otherwise a short outage would fail a change although nothing is in doubt."""
+    """Otherwise a change would fail in a short outage, although its outcome is known."""
     away = [Fault.THROTTLED] * 3
     with pytest.raises(UnavailableError):
         writes(records, away).change("p", "a", lambda _: (b"1", None))

@@ -49,7 +49,7 @@ def test_an_open_circuit_admits_one_probe_at_a_time(circuit, clock, reports):
 
 
 def test_a_released_probe_can_be_sent_by_another_shard(circuit, clock):
-    """Otherwise a shard without entries would keep the probe, and the endpoint would stay down for all shards."""
+    """Otherwise a shard without entries would keep the probe, and the endpoint would count as down for all shards."""
     circuit.note(GONE, "a")
     probe(circuit, clock)
     circuit.release()

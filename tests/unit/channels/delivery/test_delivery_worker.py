@@ -111,8 +111,8 @@ def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
 
 
 def test_an_attempt_counts_only_if_it_reached_the_endpoint(queue, clock):
-    """Otherwise entries would become dead letters after hours without a connection. After hours of status 500, entries
-    become dead letters, since the endpoint was reached.
+    """Otherwise entries would become dead letters after hours without a connection. If the endpoint answers with status
+    500 for hours, entries become dead letters, since each attempt reached the endpoint.
     """
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 1)
@@ -203,7 +203,7 @@ def test_busy_shards_move_to_a_new_worker(queue, clock):
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
     first.beat()
     for shard in first.shards.values():
-        shard.turning.acquire()  # so a heartbeat sees a turn in progress
+        shard.turning.acquire()  # so that a heartbeat happens during a turn
     second.beat()
     first.beat()
     assert len(first.shards) == 5
@@ -261,7 +261,9 @@ def test_a_lapsed_lease_stops_the_posts(queue, clock):
 
 
 def tried_once(delivery, clock, mood, hook):
-    """Makes each entry fail once, and lets its backoff end. After this attempt, each entry is sent alone."""
+    """Makes each entry fail once, and waits until the backoff of the entries has ended. After this attempt, each entry
+    is sent alone.
+    """
     mood[0] = SILENT
     delivery.step()
     mood[0] = Delivered()
@@ -293,7 +295,7 @@ def test_a_lapsed_lease_or_an_outage_ends_the_posts_of_a_turn(queue, clock, answ
 
 
 def test_an_empty_shard_leaves_the_probe_to_others(queue, clock):
-    """Otherwise an empty shard would take each probe, and the return of the endpoint would never be noticed."""
+    """Otherwise an empty shard would use up each probe, and nobody would notice that the endpoint works again."""
     create(queue, "two", shards=2, endpoint=Endpoint(url="https://two.example/").dumps())
     mood = [GONE]
     hook = FakePush(lambda _: mood[0])

@@ -99,7 +99,7 @@ def test_changes_of_large_objects_are_sent_too(world, publishing, tmp_path):
 
 
 def test_persistent_topics_get_their_entries_although_another_topic_has_no_queue(world, publishing):
-    """Otherwise one topic without a queue would change what the other topics get."""
+    """Otherwise one topic without a queue would change the events that the other topics get."""
     world.topic()
     publisher = publishing()
     with Receiver(lambda _: 500).serving() as server:
@@ -124,7 +124,7 @@ def test_changes_that_did_not_happen_are_not_sent(world, publishing):
 
 @pytest.mark.parametrize("status", [500, 429, 302])
 def test_a_refused_notification_is_lost_and_counted(world, publishing, caplog, status):
-    """Otherwise a refusal would make the write fail, be followed by a second attempt, or stay unseen."""
+    """Otherwise a refusal would make the write fail, would cause a second attempt, or would not be noticed."""
     publisher = publishing()
     with Receiver(lambda _: status, body=b"no\x1b[31m").serving() as server, caplog.at_level(logging.WARNING):
         topic(world, server.url)
@@ -153,8 +153,8 @@ def test_a_silent_endpoint_delays_the_call_by_one_timeout(world, publishing):
 
 
 def test_each_thread_of_a_writer_waits_at_most_one_timeout(world, publishing):
-    """Otherwise each thread would wait for the timeouts of all threads before it, or requests would pile up in memory,
-    and be sent long after the calls have returned.
+    """Otherwise each thread would wait for the timeouts of all earlier threads, or requests would wait in memory, and
+    would be sent long after the calls have returned.
     """
     publisher = publishing()
     begun = []
@@ -234,7 +234,7 @@ def test_a_refused_request_does_not_stop_the_next_one(world, publishing):
 
 
 def test_the_new_endpoint_of_a_changed_topic_is_used_without_a_restart(world, publishing):
-    """Otherwise a writer would send to a former endpoint, or for a deleted topic, until the writer is restarted."""
+    """Otherwise a writer would still use a former endpoint or a deleted topic, until the writer is restarted."""
     queue = world.queue
     publisher = publishing(queue=queue)
     with Receiver().serving() as old, Receiver().serving() as new:

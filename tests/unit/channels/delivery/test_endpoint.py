@@ -77,9 +77,7 @@ def test_the_operator_can_permit_every_network(address):
 
 
 def test_only_the_operators_networks_are_permitted():
-    """Otherwise another notation of an address could be permitted although the operator refuses the address, or refused
-    although the operator permits the address.
-    """
+    """Otherwise the operator's rule for an address would not apply to another notation of the same address."""
     egress = Egress.of(["10.1.0.0/16", "::1/128"])
     assert egress.permits("10.1.2.3")
     assert egress.permits("::ffff:10.1.2.3")

@@ -121,8 +121,8 @@ def test_binary_cloudevents_have_their_attributes_in_headers():
     ids=["both", "one", "none"],
 )
 def test_binary_cloudevents_of_ceph_have_the_ids_that_ceph_gives(response, expected):
-    """Otherwise a receiver would not recognise an event that it knows from Ceph. If one of the request's two ids is
-    missing, the entry's id is used, because one id alone could belong to two events.
+    """Otherwise a receiver would not recognise an event that it knows from Ceph. Ceph gives each request two ids. If
+    one id is missing, the entry's id is used, because the other id alone could belong to two events.
     """
     one = entry(1)
     details = {"eventSource": "ceph:s3", "awsRegion": "default"}
@@ -186,7 +186,7 @@ def test_unusable_certificates_are_refused_before_any_connection(monkeypatch, ur
 
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1/?ack=all", "kafka://127.0.0.1/t?ack=routable"])
 def test_unknown_ack_levels_are_refused(url):
-    """Otherwise a misspelt level would silently mean another level."""
+    """Otherwise a misspelt ack level would silently mean another ack level."""
     with pytest.raises(UsageError, match="ack must be one of none, broker"):
         connect(Endpoint(url=url), replace(LOOPBACK, kafka_hosts=("127.0.0.1",)))
 

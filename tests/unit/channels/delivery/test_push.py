@@ -190,7 +190,7 @@ def test_requests_to_silent_kafka_brokers_end_at_their_own_deadline():
     ],
 )
 def test_malformed_answers_count_as_an_attempt(said):
-    """Otherwise a malformed answer would end the worker, or would be followed by attempts without end."""
+    """Otherwise a malformed answer would end the worker, or the worker would repeat the request for ever."""
 
     def behave(connection):
         read_request(connection)
@@ -293,7 +293,7 @@ def test_requests_in_flight_end_when_their_pusher_is_closed():
 
 
 def test_an_entry_that_cannot_be_written_as_a_message_does_no_harm_to_others(queue, caplog):
-    """Otherwise all entries of its turn would lose an attempt in each turn, and would become dead letters."""
+    """Otherwise all entries of the same turn would lose an attempt in each turn, and would become dead letters."""
     never = 10**18
     queue.push_many("t", [Event(key=f"k{n}", time_ms=never if n == 5 else 0) for n in range(20)])
     with Receiver().serving() as server, pusher(server.url) as made:

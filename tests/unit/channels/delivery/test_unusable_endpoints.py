@@ -7,8 +7,8 @@ from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery, WithoutLo
 
 
 def test_a_worker_without_a_login_leaves_the_topic_to_workers_with_the_login(queue, clock):
-    """Otherwise the entries of this worker's share would wait for ever, although another worker could deliver them. If
-    the worker has the login at its next start, it gets a share again.
+    """Otherwise the entries of this worker's share would wait for ever, although another worker could deliver them. A
+    worker that has the login at its next start gets a share again.
     """
     url = "https://login.example/"
     create(queue, "login", shards=4, endpoint=Endpoint(url=url).dumps())
@@ -53,8 +53,8 @@ def test_a_worker_gets_its_share_of_a_topic_whose_endpoint_it_can_use_now(queue,
 
 
 def test_an_endpoint_that_was_unusable_for_a_short_time_is_used_again(queue, clock):
-    """Otherwise a certificate that was missing for a moment would end the deliveries of a topic's only worker until its
-    restart.
+    """Otherwise a certificate that was missing for a moment would stop the deliveries of a topic's only worker, until
+    the worker is restarted.
     """
     hook, pushes = FakePush(), WithoutLogin()
     delivery = SteppedDelivery(queue, pushes)

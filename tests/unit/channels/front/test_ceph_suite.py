@@ -27,7 +27,8 @@ Not applicable, with the reason:
 
 - test_notification_amqp, _kafka, _kafka_multiple_brokers_*, _kafka_security_*, …_idle*, test_creation_triggers_ssl,
   _external, test_persistent_notification_amqp, _kafka, _http, _pushback: messages through brokers, TLS, and a slow
-  endpoint. `s3notify deliver` sends these messages. It is tested in tests/unit/channels/delivery and tests/contracts.
+  endpoint. `s3notify deliver` sends these messages. This command is tested in tests/unit/channels/delivery and
+  tests/contracts.
 - test_lifecycle_abort_mpu: the abort of an upload changes no object, so no topic here gets an event for it.
 - test_ps_s3_x_amz_request_id_on_master: RGW makes the request's id. RGW's posts are received in tests/ceph.
 - test_persistent_cleanup, _reload, _topic_dump, *_sharded_topic_*, test_1K_topics: they test RGW's queue. Our queue is
@@ -35,7 +36,7 @@ Not applicable, with the reason:
   `dump`.
 - test_list_topics_migration, _v1, test_data_path_v2_*: they test RGW's formats of topics. One of these tests puts 110
   configurations on a bucket. The front allows 100 configurations on a bucket, as S3 does.
-- test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users; the front
+- test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users. The front
   gives each key all permissions.
 - test_topic_with_secret, test_topic_update, test_notification_update, test_multiple_topics_notification,
   test_persistent_gateways_recovery and test_persistent_multiple_gateways have no body in Ceph's file.
@@ -43,13 +44,13 @@ Not applicable, with the reason:
 Differences:
 
 - `s3notify topics` is used in place of radosgw-admin.
-- GetTopic, ListTopics and ?notification=ID are signed with version 4; the front refuses version 2.
+- GetTopic, ListTopics and ?notification=ID are signed with version 4. The front refuses version 2.
 - If two configurations of one topic take the same change, RGW sends two records. The front sends one record, with the
   first id.
-- RGW allows two tags with the same name; S3 does not.
-- A topic is persistent unless it has persistent=false; in RGW it is the reverse.
-- Secrets are no attributes: instead, `login-env` names a variable of the worker.
-- The mechanism of Kafka is set by `?sasl=` of the url, and not by the attribute `mechanism`.
+- RGW allows two tags with the same name. S3 does not.
+- A topic is persistent by default. In RGW, a topic is persistent only if it has persistent=true.
+- No attribute contains a secret. Instead, `login-env` names an environment variable of the worker.
+- Kafka's login mechanism is set by `?sasl=` in the URL, and not by the attribute `mechanism`.
 """
 
 import json

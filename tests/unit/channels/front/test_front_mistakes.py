@@ -33,7 +33,7 @@ def hurried() -> Iterator[Front]:
 
 
 def prepared(queue: NotificationQueue) -> None:
-    """Creates, or restores, a topic in each state that an operator can give it."""
+    """Replaces all topics by one topic for each state that an operator can give a topic."""
     for topic in queue.topics.all():
         queue.topics.delete(topic.name)
     queue.topics.create("plain", PUSHED)
@@ -81,7 +81,7 @@ ACTIONS = (
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """The body of a request: an action with its parameters, each valid or not."""
+    """The body of a request: an action, and parameters that may be invalid."""
     action = draw(st.sampled_from(ACTIONS))
     wanted: dict[str, bytes] = {"Action": action.encode()}
     if action == "CreateTopic":
@@ -99,7 +99,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 def test_no_request_of_a_client_is_answered_500(hurried: Front) -> None:
-    """A client takes 500 for a fault of the service, and repeats the request for ever, instead of correcting it."""
+    """A client interprets 500 as a fault of the service, and repeats the request for ever, instead of correcting it."""
 
     @given(st.lists(requests(), min_size=1, max_size=4))
     def check(bodies: list[bytes]) -> None:
@@ -154,7 +154,7 @@ def test_a_parameter_that_is_not_utf_8_is_answered_400(hurried: Front) -> None:
 
 
 def test_a_notification_that_its_topic_does_not_allow_is_answered_400(hurried: Front) -> None:
-    """Otherwise a mistake, which only the operator's command can undo, would look like a fault of the front."""
+    """Otherwise a mistake that only the operator's command can correct would look like a fault of the front."""
     prepared(hurried.queue)
     hurried.queue.topics.update("plain", PUSHED, tables=("table",))
     with pytest.raises(ClientError, match="serves table table") as error:

@@ -128,7 +128,7 @@ def test_other_valid_forms_of_documents_are_accepted(topic: Front) -> None:
 
 
 def test_rules_stay_if_the_front_did_not_make_them(topic: Front) -> None:
-    """Otherwise a put would remove rules of the same topic that have no id, or that are for other buckets."""
+    """Otherwise a put would also remove other rules of the topic: rules without an id, and rules for other buckets."""
     others = (Rule(prefix="mine/"), Rule(id="theirs", bucket="other"))
     topic.queue.topics.update("t", TopicSettings(without_rules="none", rules=others))
     assert topic.ask("PUT", TARGET, one())[0] == 200
@@ -150,8 +150,8 @@ def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
 
 
 def test_a_put_waits_until_writers_know_the_change(front: Front) -> None:
-    """Otherwise a write after the put's answer might not be announced. A put for two topics must not wait longer than a
-    put for one topic.
+    """Otherwise a write that begins after the put was answered might not be announced. A put for two topics must not
+    wait longer than a put for one topic.
     """
     for name in ("a", "b"):
         front.client("sns").create_topic(Name=name)
@@ -195,7 +195,7 @@ def test_a_put_to_a_topic_that_is_deleted_meanwhile_is_aborted(
 
 
 def test_queued_entries_stay_when_a_notification_is_deleted(topic: Front) -> None:
-    """Otherwise entries from before the deletion would be lost, or later changes would still be added."""
+    """Otherwise the deletion of a notification would lose earlier entries, or later changes would still be added."""
     assert topic.ask("PUT", TARGET, one())[0] == 200
     topic.changed(Event(key="before", bucket=BUCKET))
     assert topic.ask("DELETE", TARGET)[0] == 204
@@ -251,7 +251,7 @@ def test_events_of_our_publisher_name_their_configuration(topic: Front) -> None:
     ],
 )
 def test_other_requests_are_refused(topic: Front, method: str, target: str, status: int, code: str) -> None:
-    """Otherwise a client could take the front for an object store."""
+    """Otherwise a client could mistake the front for an object store."""
     headers = topic.signed(method, target) if target != "/" else topic.signed(method, "/?")
     answered, text = topic.send(method, target, b"", headers)
     assert (answered, f"<Code>{code}</Code>" in text) == (status, True), text

@@ -62,7 +62,9 @@ def endpoint_of(front: Front, name: str) -> Endpoint:
 def test_attributes_become_settings(
     front: Front, attributes: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """Otherwise a topic would be delivered in another way than its attributes say, or show other attributes."""
+    """Otherwise a topic would be delivered in another way than its attributes say, or the front would show wrong
+    attributes.
+    """
     arn = front.client("sns").create_topic(Name="t", Attributes=attributes)["TopicArn"]
     endpoint = endpoint_of(front, "t")
     assert {name: getattr(endpoint, name) for name in expected} == expected

@@ -90,8 +90,8 @@ def test_presigned_urls_are_accepted_until_they_expire() -> None:
 
 
 def test_a_vector_of_the_aws_test_suite_is_accepted() -> None:
-    """The vector is `get-vanilla`, with S3 as the service. Without a vector of AWS, an error that botocore and this
-    code share would not be found.
+    """The test vector is `get-vanilla`, with S3 as the service. Without a test vector of AWS, an error that botocore
+    and this code share would not be found.
     """
     stamp, date = "20150830T123600Z", "20150830"
     canonical = "GET\n/\n\nhost:example.amazonaws.com\nx-amz-date:20150830T123600Z\n\nhost;x-amz-date\n"

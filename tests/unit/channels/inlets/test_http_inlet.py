@@ -165,7 +165,7 @@ def test_posts_are_refused_while_the_store_is_down():
 
 
 def test_a_full_topic_refuses_posts():
-    """Otherwise a change that a topic has no room for would be lost."""
+    """Otherwise a change would be lost if its topic is full."""
     site = Site(orders=TopicSettings(capacity=1, shards=1))
     with running(site) as receiver:
         assert post(receiver, ceph("a"))[0] == 200

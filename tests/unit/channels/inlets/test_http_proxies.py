@@ -37,8 +37,8 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": 'for=198.51.100.1;host="a, for=203.0.113.9"'}, "198.51.100.1"),
         ({"forwarded": r'for="198.51.100.\1"'}, "198.51.100.1"),
         ({"forwarded": "for=198.51.100.1", "x-forwarded-for": "198.51.100.1"}, "198.51.100.1"),
-        # If a header is malformed or hides the client, or if two headers disagree, a request counts for the proxy's own
-        # address.
+        # If a header is malformed or hides the client, or if two headers disagree, the proxy's own address counts as
+        # the client's address.
         ({"forwarded": "for=203.0.113.9", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"forwarded": "garbage", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"x-forwarded-for": ""}, "10.0.0.1"),
@@ -57,7 +57,7 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
     ],
 )
 def test_a_request_counts_for_the_last_address_that_belongs_to_no_proxy(headers, client):
-    """Otherwise a client could count as another client by sending a forwarding header itself."""
+    """Otherwise a client could pretend to be another client by sending a forwarding header."""
     assert PROXIES.client("10.0.0.1", headers) == client
 
 
@@ -72,7 +72,7 @@ def test_any_header_yields_an_address(text, name):
 
 
 def test_trusted_proxies_are_recognised_by_their_address():
-    """Otherwise a proxy would not be recognised if its address has another notation, or every client could count as a
+    """Otherwise a proxy whose address has another notation would not be recognised, or every client could count as a
     proxy.
     """
     assert all(map(PROXIES.has, ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "192.0.2.7")))
@@ -117,8 +117,8 @@ def test_a_stranger_behind_the_proxy_does_not_block_others(header):
 
 
 def test_a_connection_of_the_proxy_counts_for_the_client_of_its_last_request():
-    """A proxy uses one connection for many clients, and may send several headers. Without this rule, a request would
-    count for an earlier client of the connection.
+    """A proxy uses one connection for many clients, and may send several headers. Without this rule, a request would be
+    counted as a request of an earlier client of the connection.
     """
     with (
         running(Site(), limits=PATIENT, trusted_proxies=["127.0.0.1"]) as receiver,

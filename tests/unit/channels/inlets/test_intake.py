@@ -18,8 +18,8 @@ from tests.support.intake_site import SIGNALS, Site, event
 
 
 def test_an_event_is_queued_and_then_signalled():
-    """Otherwise a signal before its entry would make the consumer miss the change, and a signal without the mark of
-    queued writers would make the consumer list the bucket.
+    """A signal before its entry would make the consumer miss the change. A signal without the mark of queued writers
+    would make the consumer list the bucket.
     """
     site = Site()
     there = []
@@ -57,7 +57,7 @@ def test_every_topic_that_takes_the_key_gets_an_entry():
 
 
 def test_changes_of_the_platforms_own_objects_are_ignored():
-    """Otherwise a topic that takes all keys would cause entries for its own entries, without end."""
+    """Otherwise a topic that takes all keys would get entries for its own entries, without end."""
     site = Site(all=TopicSettings(), excluded=("_s3notify/",))
     assert site.intake.accept([event("_s3notify/queue/x"), event("x")]).outcomes == ("ignored", "queued")
     with pytest.raises(UsageError, match="must not contain an empty prefix"):
@@ -113,8 +113,8 @@ def test_an_event_without_a_sequencer_is_never_a_duplicate():
 
 
 def test_the_memory_of_events_is_bounded():
-    """Otherwise the inlet's memory would grow with each event. A forgotten event that is reported again is only queued
-    a second time.
+    """Otherwise the inlet's memory would grow with each event. If a forgotten event is reported again, the only effect
+    is a second entry in the queue.
     """
     site = Site(memory=4)  # enough for two events, each with an entry and a signal
     site.intake.accept([event("a")])
@@ -356,7 +356,9 @@ def test_long_poison_is_cut():
 
 
 def test_poison_that_cannot_be_counted_is_not_kept():
-    """Otherwise poison could exceed its limit without being counted. The sender of the message repeats it later."""
+    """Otherwise uncounted poison messages could exceed the limit of their storage. The sender repeats the message
+    later.
+    """
     poison = quarantine()
     poison._records.add = lambda *args, **kwargs: Unknown(cause="timeout")
     with pytest.raises(UnavailableError):
@@ -409,7 +411,7 @@ def test_a_topic_gets_hidden_files_outside_of_its_sources_prefix():
 
 
 def test_a_topic_with_other_slots_than_its_source_is_refused():
-    """Otherwise the source's consumer would look for entries in other slots than the topic has."""
+    """Otherwise the source's consumer would look for the topic's entries in the wrong slots."""
     site = Site(targets=[("", SIGNALS, "orders")], orders=TopicSettings(slots=40))
     with pytest.raises(UsageError, match="'orders' has 40 slots, but its source has 1000"):
         site.intake.accept([event()])

@@ -96,7 +96,7 @@ def test_messages_are_deleted_when_their_events_are_durable():
 
 
 def test_messages_are_gathered_while_more_are_available():
-    """Otherwise the inlet would wait at each receive, or each batch would have only ten messages."""
+    """Otherwise the inlet would wait in each request for messages, or each batch would have only ten messages."""
     queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
     handled(queue, Site(), gather=100, wait_seconds=3)
     assert queue.asked == [(3, 10), (0, 10), (0, 10)]
@@ -125,7 +125,7 @@ def test_messages_received_before_an_outage_are_processed():
 
 @pytest.mark.parametrize("max_received", [None, 100])
 def test_poison_is_left_to_dead_letters_or_kept(max_received):
-    """Otherwise one malformed message would block the queue, or be lost."""
+    """Otherwise one malformed message would block the queue, or would be lost."""
     site = Site()
     queue = Queue("hello", body(event("a")), max_received=max_received)
     inlet, trouble = handled(queue, site)
@@ -176,9 +176,7 @@ def test_the_inlet_keeps_messages_while_the_store_is_down():
 
 
 def test_messages_for_a_full_topic_are_received_again_later():
-    """Otherwise messages for a full topic would be received all the time, or messages for other topics would wait for
-    them.
-    """
+    """Otherwise messages for a full topic would be received all the time, or would delay messages for other topics."""
     for receives, least in ((1, 5), (4, 40), (50, FULL_CEILING_SECONDS)):
         site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
         site.intake.accept([event("s/first")])
@@ -206,8 +204,8 @@ def breaks_on(site, key):
 
 @pytest.mark.parametrize(("receives", "max_received"), [(1, None), (10, None), (10, 100)])
 def test_a_message_that_causes_a_defect_does_not_block_others(receives, max_received):
-    """Otherwise one message could stop the inlet for ever. From its tenth receive on, the message is treated
-    as poison.
+    """Otherwise one message could stop the inlet for ever. A message that is received for the tenth time is treated as
+    poison.
     """
     site = Site()
     breaks_on(site, "bad")

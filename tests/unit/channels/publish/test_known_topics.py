@@ -1,6 +1,6 @@
 """A publisher relies on the topics that it knows, but no topic misses a change, even if topics change meanwhile.
 
-Each topic has a consumer. When the consumer begins, it lists the bucket once. Later, it reads only entries.
+Each topic has a consumer, which lists the bucket once when it begins, and later reads only entries.
 """
 
 from dataclasses import replace
@@ -96,7 +96,7 @@ def writer(world, act):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_object_is_found_if_a_topic_is_created_during_its_write(world, change):
-    """Otherwise the new topic's consumer would find the object neither by its listing nor by an entry."""
+    """Otherwise the new topic's consumer would find the object neither by a listing nor by an entry."""
     consumers = Consumers(world)
     publisher = writer(world, getattr(consumers, change))
     assert isinstance(publisher.put("a", b"1"), Written)
@@ -116,8 +116,8 @@ def test_an_object_is_found_if_a_topic_is_created_again_during_its_write(world):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_known_topics_are_as_old_as_the_start_of_their_read(world, change):
-    """Otherwise a topic that was created during the read would miss the object, because the answer may show the topics
-    as of the request.
+    """Otherwise a topic that was created during the read of the topics would miss the object, because the answer may
+    show the topics as they were at the request.
     """
     consumers = Consumers(world)
     acts = [getattr(consumers, change)]
@@ -150,7 +150,9 @@ def test_an_object_is_found_if_the_first_topic_of_a_bucket_is_created_during_its
 
 
 def test_objects_in_flight_are_announced_to_a_topic_whose_prefix_is_widened_meanwhile(world):
-    """Otherwise an object would not be announced to the topic if its write began before the update returned."""
+    """Otherwise an object whose write began before the update of the topic returned would not be announced to the
+    topic.
+    """
     world.topic("late", prefix="else/")
     settings = world.queue.topics.get("late").settings
     publisher = writer(

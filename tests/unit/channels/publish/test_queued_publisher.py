@@ -73,7 +73,7 @@ def test_rules_select_the_changes_of_a_topic(world):
 
 
 def test_a_conflict_leaves_nothing_in_the_queue(world):
-    """Otherwise each conflict would leave an entry or a reservation in the queue, or would use up its space."""
+    """Otherwise each conflict would leave an entry or a reservation in the queue, or would use up the queue's space."""
     publisher = world.publisher()
     world.objects.put("a", b"1")
     assert publisher.put_if_absent("a", b"2") == Conflict()
@@ -180,7 +180,9 @@ def test_a_new_topic_is_known_after_two_seconds(world):
 
 
 def test_a_new_topic_gets_a_reservation_for_a_write_in_doubt(world):
-    """Otherwise a write in doubt that is applied later would never be announced to the new topic."""
+    """Otherwise a write whose outcome is unknown, and which is applied later, would never be announced to the new
+    topic.
+    """
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()

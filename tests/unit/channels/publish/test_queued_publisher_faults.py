@@ -80,7 +80,7 @@ def test_a_write_in_doubt_is_left_to_the_reconciler(world, fault):
 
 @pytest.mark.parametrize("change", [Put(key="a", body=b"new"), Delete(key="a")])
 def test_an_object_of_another_writer_proves_nothing(world, change):
-    """Otherwise our write would count as not applied while it is still in flight."""
+    """Otherwise our write would be considered not applied while it is still in flight."""
     world.objects.put("a", b"old", metadata={WRITER: "another"})
     method = "put" if isinstance(change, Put) else "delete"
     (outcome,) = world.publisher(objects=at(method, Fault.REFUSED, key="a")).publish([change])
@@ -104,8 +104,8 @@ def test_a_write_that_is_in_doubt_for_long_gets_a_second_reservation(world):
 
 
 def test_a_change_whose_reservation_was_aborted_is_pushed_again(world):
-    """The reconciler took a slow write for a write that never happened. Without a second entry, which is pushed after
-    the write, the change would not be announced.
+    """The reconciler has mistaken a slow write for a write that never happened. Without a second entry, which is pushed
+    after the write, the change would not be announced.
     """
     written = world.publisher(objects=meanwhile("a", world.resolve)).put("a", b"1")
     assert world.announced() == [("put", "a", written.etag)]

@@ -278,7 +278,7 @@ def test_uploads_of_others_are_not_aborted(world):
         return Fault.NONE
 
     schedule.done = False
-    # The writer's clock does not advance, so the reconciler takes this writer for dead, too.
+    # The writer's clock does not advance, so the reconciler considers this writer dead, too.
     with pytest.raises(UnavailableError, match="aborted by another"):
         put(world, schedule)
     assert list(world.objects._uploads) == [("k", stranger)]

@@ -119,7 +119,7 @@ def test_a_topic_created_again_gets_the_entry(world):
 
 
 def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
-    """Otherwise the reconciler would wait for space in the topic, although the reservation itself occupies it."""
+    """Otherwise the reconciler would wait for space in the topic, although the reservation itself uses this space."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")
@@ -156,7 +156,7 @@ def test_a_killed_reconciler_leaves_no_deadlock(world):
 
 
 def test_errors_of_a_pass_name_no_key(world):
-    """The upkeep writes the errors to Dagster's log, and `erase` cannot remove keys from the log."""
+    """The upkeep writes the errors to Dagster's log, from which `erase` cannot remove keys."""
     world.put("secret-person", lambda: world.topic("late"))
     reconciler = world.reconciler()
     world.objects.schedule = lambda call: Fault.THROTTLED if call.method == "put" else Fault.NONE
@@ -205,7 +205,7 @@ def test_a_writer_reports_an_event_that_is_too_large_for_a_new_topic(world):
 
 
 def test_a_raised_event_limit_takes_effect(world):
-    """Otherwise a writer that once refused an event as too large would refuse this event for ever."""
+    """Otherwise a writer that has refused an event as too large would refuse this event for ever."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     world.queue.topics.update("t", TopicSettings(capacity=10, shards=1, max_event_bytes=300))
     event = Event(key="a" * 300, bucket="b")

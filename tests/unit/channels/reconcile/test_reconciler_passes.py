@@ -292,7 +292,7 @@ def test_a_sensor_makes_a_pass_only_when_it_is_due(world):
 
 
 def test_a_keyspace_included_later_is_signalled(world):
-    """Otherwise entries that waited before the keyspace was included would not be signalled."""
+    """Otherwise entries that waited before the reconciler included the keyspace would not be signalled."""
     world.push("a")
     reconciler = world.reconciler()
     assert passes(world, reconciler, 0, 15) == [0, 0]

@@ -11,9 +11,9 @@ from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
-    """A cursor has 11 KB of digests, and a few bytes for each slot in flight or failing.
+    """A cursor has 11 KB of digests, and a few bytes for each slot that is in flight or failing.
 
-    A failing slot that is retried apart from all other slots takes at most 100 bytes more.
+    A failing slot that is retried separately from all other slots takes at most 100 bytes more.
     """
     reason = "x" * MAX_REASON
     failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}

@@ -24,7 +24,7 @@ def test_a_killed_run_is_not_shown_as_working():
 
 
 def test_a_heartbeat_in_another_format_counts_as_no_heartbeat():
-    """The sensor takes a run for dead if the run's heartbeat cannot be read. No reader raises an error for such a
+    """The sensor considers a run dead if the run's heartbeat cannot be read. No reader raises an error for such a
     heartbeat.
     """
     records = MemoryRecordStore()

@@ -51,7 +51,7 @@ def test_signalled_slots_are_listed_if_there_is_no_topic() -> None:
 
 
 def test_slots_of_the_backlog_are_compared_together_with_changed_slots() -> None:
-    """A listing of the bucket costs the same, whether one slot is compared or all slots are."""
+    """A listing of the bucket costs the same, however many slots are compared."""
     decision = decided(Rescans(slots={Slot(7): 3}))
     assert (decision.how, decision.slots) == ("rescan", frozenset({*CHANGED, Slot(7)}))
 
@@ -72,7 +72,7 @@ def test_rescans_wait_until_list_seconds_have_passed() -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
-    """The last rescan then seems to be in the future. The wait must not be longer than usual."""
+    """If the clock is set back, the last rescan seems to be in the future. The wait must not be longer than usual."""
     decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
     assert decision.wait_seconds == 10
 

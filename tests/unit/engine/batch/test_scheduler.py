@@ -172,7 +172,7 @@ def test_a_batch_is_split_into_parallel_runs() -> None:
 
 
 def test_few_slots_move_to_another_run_if_the_number_of_runs_changes() -> None:
-    """No slot moves while the number of runs stays the same, whichever slots have changed."""
+    """No slot moves to another run while the number of runs stays the same, whichever slots have changed."""
 
     def shares(world: World, *slots: int) -> dict[int, int]:
         world.publish(*slots)
@@ -282,7 +282,7 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
 
 
 def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
-    """This sensor warns once, in the tick that opens its next batch. After that, the other sensor gets the warning."""
+    """This sensor warns once, in the tick that opens its next batch. After that tick, the other sensor warns."""
     world = settled()
     assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)

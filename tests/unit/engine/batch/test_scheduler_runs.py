@@ -1,4 +1,4 @@
-"""The end of a batch whose runs are silent, killed, never started, or taken for dead."""
+"""The end of a batch whose runs are silent, killed, never started, or considered dead."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_silent_run_is_reported_even_if_another_run_of_the_batch_still_waits()
 def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
     """The run was created and never launched, or was requested and never created.
 
-    A run that waits in the queue is not failed.
+    A run that waits in the queue is not reported as failed.
     """
     world = settled(startup_seconds=180)
     world.publish(1)

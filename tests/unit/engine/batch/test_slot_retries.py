@@ -8,7 +8,7 @@ REFUSED = "UsageError: more objects are missing than the setting withdraw_share 
 
 
 def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_then_parked() -> None:
-    """If a parked slot changes, it is requested again, and has all its attempts."""
+    """If a parked slot changes, it is requested again, and its attempts are counted from zero again."""
     world = settled(max_attempts=3, backoff_seconds=10)
     world.publish(1, 2)
     waits = []
@@ -136,7 +136,7 @@ def test_failed_slots_take_turns_with_other_slots() -> None:
 def test_the_last_attempt_is_marked() -> None:
     """A tick marks a slot only if the slot's next failure parks it.
 
-    If a slot is committed in between, it has all its attempts again.
+    If a slot is committed in between, its attempts are counted from zero again.
     """
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)
@@ -157,7 +157,7 @@ def test_the_last_attempt_is_marked() -> None:
 
 
 def test_with_one_attempt_every_attempt_is_the_last() -> None:
-    """If the batch of everything fails, however, its slots are requested again one by one."""
+    """If the batch of all slots fails, however, its slots are requested again one by one."""
     world = World(settings=BatchSettings(max_attempts=1))
     world.evaluate()
     assert last_attempt(world, world.tick()) == ()

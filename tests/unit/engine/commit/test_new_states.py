@@ -162,7 +162,7 @@ def test_a_slot_with_unknown_fields_waits_for_a_schema_that_has_them():
 
 
 def test_a_slot_reports_all_its_unknown_fields():
-    """Otherwise the types of new columns depend on the fields that are reported first."""
+    """Otherwise the types of new columns would depend on the fields that are reported first."""
     fields = tuple(f"{number:02}" for number in range(50))
     found = settled(planned(), {"k": read(new_fields=fields)}, replace(FACTS, evolving=True))
     assert found.new_fields == fields

@@ -75,7 +75,9 @@ def with_a_title(config: S3Config, key: str, body: bytes) -> None:
 def test_objects_whose_metadata_is_not_ascii_are_read(
     config: S3Config, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """obstore cannot read them. Otherwise such an object would count as an outage in each run, and never be loaded."""
+    """obstore cannot read such an object. Otherwise such an object would count as an outage in each run, and never be
+    loaded.
+    """
     monkeypatch.setattr(fetching, "CHUNK_BYTES", 1000)
     body = os.urandom(size)
     version = put(config, "a", body)

@@ -138,7 +138,7 @@ def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
 
 
 def test_an_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: S3Server) -> None:
-    """However many records the object has, it has one reject with the reason, and no row.
+    """The object has one reject with the reason, and no row, however many records it has.
 
     The other objects are loaded.
     """

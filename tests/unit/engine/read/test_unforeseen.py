@@ -87,7 +87,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 def test_an_object_on_which_a_parser_raises_an_error_is_quarantined(site: Site) -> None:
     """The object's neighbours are committed in the first run.
 
-    The object goes to quarantine on the last attempt, and its earlier rows leave.
+    The object goes to quarantine on the last attempt, and its earlier rows leave the table.
     """
     site.store.put(BAD, b'{"a":1}\n')
     site.ingest()

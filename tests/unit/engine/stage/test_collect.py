@@ -94,7 +94,7 @@ def collected(*rows: object, keys: str = "k", transformed: bool = False) -> Stag
 
 
 def test_lost_rows_are_noticed() -> None:
-    """A slot fails if its packs have fewer rows, or more, than were parsed."""
+    """A slot fails if its packs have fewer or more rows than were parsed."""
     for arrived in (1, 3):
         found = collected(outcome("k", 0, 100, rows=2), pack("p", arrived))
         assert f"2 rows were parsed and {arrived} arrived" in found.failed[SLOT].error

@@ -118,8 +118,8 @@ def test_the_number_of_tasks_follows_the_bytes() -> None:
 
 
 def test_a_compressed_object_that_is_continued_costs_its_whole_size() -> None:
-    """Its split begins at a number of records, which may be greater than the number of compressed bytes. A negative
-    cost would give a negative task, and the object's other records could never be read.
+    """The object's split begins at a number of records, which may be greater than the number of compressed bytes. With
+    a negative cost, the object would get a task with a negative number, and its other records could never be read.
     """
     (whole,) = splits({3: [61_000]})
     continued = replace(whole, start=600_000, by_record=True)

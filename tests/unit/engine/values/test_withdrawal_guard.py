@@ -1,4 +1,4 @@
-"""A refusal of withdrawals ends only if a listing of all slots lacks few objects."""
+"""A refusal of withdrawals ends only if a listing of all slots shows that few objects are missing."""
 
 from types import SimpleNamespace
 

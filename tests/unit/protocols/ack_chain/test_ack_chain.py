@@ -390,8 +390,8 @@ def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(records):
-    """Otherwise the caller would not learn that nothing was applied. After an attempt in doubt, however, the outcome
-    must be unknown.
+    """Otherwise the caller would not learn that nothing was applied. If an earlier attempt may have been applied,
+    however, the outcome must be unknown.
     """
     chain = AckChains(records).open_batch("t", ["1"])
     for call in (

@@ -79,8 +79,8 @@ def test_a_tag_in_use_is_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """Otherwise a user of the npm package's `stamp` would get another XOR, or two equal outcomes would
-    count as different because of their XOR.
+    """Otherwise `stamp` would return another XOR than the npm package's `stamp`, or two equal outcomes would count as
+    different because of their XOR.
     """
     chains.create("t", xor(A, B, C))
     assert chains.stamp("t", A, operation_id="a").xor == xor(B, C)
@@ -159,7 +159,7 @@ def test_a_stamp_with_the_same_operation_id_is_applied_once(kind, records):
 
 
 def test_named_children_count_once_whoever_stamps_them(chains):
-    """Otherwise two runs that finish the same slots would cancel each other out."""
+    """Otherwise the stamps of two runs that finish the same slots would cancel each other out."""
     chains.open_batch("t", ["1", "2", "3"])
     assert chains.stamp_children("t", ["1", "2"], "run") == Stamped(missing=1)
     assert chains.stamp_children("t", ["1", "2"], "other") == Stamped(missing=1)

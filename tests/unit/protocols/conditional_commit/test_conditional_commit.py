@@ -86,8 +86,8 @@ def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_create(store):
-    """Otherwise the outcome would be unknown. But the object found was created under the same precondition, which only
-    one write can meet.
+    """Otherwise the outcome would be unknown, although the stored object decides it. This object was created under the
+    same precondition, which only one write can meet.
     """
     NativeCommit(store).put_if_absent(PATH, b"other")
     commit, _ = commit_over(store, at("put", Fault.LOST))
@@ -95,8 +95,8 @@ def test_a_write_in_doubt_loses_against_an_earlier_create(store):
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_update(store):
-    """Otherwise the outcome would be unknown. But the object found was written under the same precondition, which only
-    one update can meet.
+    """Otherwise the outcome would be unknown, although the stored object decides it. This object was written under the
+    same precondition, which only one update can meet.
     """
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
     NativeCommit(store).put_if_match(PATH, b"other", etag)
@@ -170,8 +170,8 @@ def test_failed_heads_are_retried(store):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(store):
-    """Otherwise the caller would not learn that nothing was applied. After an attempt in doubt, however, the outcome
-    must be unknown.
+    """Otherwise the caller would not learn that nothing was applied. If an earlier attempt may have been applied,
+    however, the outcome must be unknown.
     """
 
     class Down(MemoryObjectStore):
@@ -291,7 +291,7 @@ def test_the_probe_reports_an_ignored_condition_and_leases_work_without_conditio
 
 
 def test_judge_gives_a_verdict_only_if_it_is_proven():
-    """Otherwise a write in doubt would be reported as written or lost without proof."""
+    """Otherwise a write could be reported as written or lost without proof."""
 
     def found(writer, expected, etag="e"):
         return ObjectMeta(key=PATH, etag=ETag(etag), size=1, metadata={WRITER: writer, EXPECTED: expected})

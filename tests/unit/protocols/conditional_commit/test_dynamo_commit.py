@@ -94,8 +94,8 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
 def test_the_lease_of_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
-    """Otherwise a writer would use its own timeout in place of the found lease's timeout. The wait would be 60 s
-    instead of 6 s.
+    """Otherwise a writer would use its own timeout in place of the timeout of the lease that the writer finds. The wait
+    would be 60 s instead of 6 s.
     """
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now
@@ -158,8 +158,8 @@ def test_the_second_of_two_takeovers_waits_for_the_new_lease(store, leases, comm
 
 
 def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit, clock):
-    """Another writer may create and delete the object between two HEADs. Otherwise the waiting writer would then wait
-    for the full time of the lease.
+    """Another writer may create and delete the object between two HEADs. A waiting writer that looks only at the object
+    would then wait for the full time of the lease.
     """
     lease = foreign_lease(PATH, timeout_ms=20_000)
     leases.leases.put(lease, seen=None)

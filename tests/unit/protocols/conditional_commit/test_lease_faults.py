@@ -36,7 +36,9 @@ def test_a_lease_whose_answer_was_lost_is_recognised(store, clock, call, fault):
 @pytest.mark.parametrize(("fault", "writes"), [(Fault.LOST, 1), (Fault.REFUSED, 2)])
 @pytest.mark.parametrize("operation", ["put", "copy", "delete"])
 def test_a_write_without_an_answer_is_checked_by_head(leases, clock, operation, fault, writes):
-    """Otherwise a write whose answer is lost would be reported as failed, or never sent again if it was not applied."""
+    """Otherwise a write whose answer is lost would be reported as failed, or would never be sent again if it was not
+    applied.
+    """
     store = MemoryObjectStore()
     etag = store.put("source", b"1").etag
     faulty = FaultyStore(store, at(operation, fault))

@@ -57,7 +57,7 @@ def test_other_words_are_no_lease_texts(text: str) -> None:
 
 
 def test_the_lease_table_uses_the_buckets_connection() -> None:
-    """Otherwise the table would be looked for in another region, endpoint or profile than object_store uses."""
+    """Otherwise this package would look for the table in another region, endpoint or profile than object_store."""
     bucket = S3Config(bucket="b", region="eu-west-1", endpoint_url="http://127.0.0.1:1", profile="landing")
     table, settings = leases_of("dynamo:acme-leases:5000", bucket)
     assert (table.table, table.region, table.endpoint_url) == (

@@ -140,7 +140,7 @@ def test_absence_is_cached_and_revalidated(store, publisher):
 
 
 def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
-    """Otherwise a reader would get a body without a poll, or an error at the first failed poll."""
+    """Otherwise a reader would get a body that no poll has checked, or an error at the first failed poll."""
     publisher.put("cause", b"1")
     faulty = FaultyStore(store)
     cache = cache_over(faulty)

@@ -85,7 +85,9 @@ def test_a_change_during_a_poll_is_seen_by_this_poll_or_the_next(store, publishe
 
 
 def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
-    """Otherwise a change would be missed if its publisher died between the signals of the slot and the root."""
+    """Otherwise a change would be missed if its publisher died between the signal of the slot and the signal of the
+    root.
+    """
     clock = HandClock()
     watcher = Watcher(store, prefix=KS, clock=clock, relist_seconds=300)
     watcher.poll()
@@ -180,7 +182,7 @@ def test_a_state_survives_as_a_compact_string(store, publisher):
 
 
 def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
-    """Otherwise a sensor that leaves slots in flight out of the state would never see them again."""
+    """Otherwise a sensor whose state omits slots in flight would never see these slots again."""
     publisher.publish([Put(key="a", body=b""), Put(key="path/to/object", body=b"")])
     watcher = Watcher(store, prefix=KS)
     poll = watcher.observe(watcher.fresh_state())

@@ -308,7 +308,7 @@ def test_idle_room_is_left_to_its_holder_while_the_counter_of_the_topic_changes(
 
 
 def test_scarce_room_is_recounted_soon(large, clock):
-    """Otherwise writers would be refused for long because a crashed process holds room."""
+    """Otherwise writers would be refused for a long time because a crashed process holds room."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     large.push_many("large", events(shard_capacity(0, TopicSettings(capacity=1000, shards=1)) // 4))

@@ -59,7 +59,7 @@ def test_reservations_and_commits_both_add_marks(queue):
 
 
 def test_segments_of_many_slots_are_read(queue, objects):
-    """Otherwise a watcher would miss an entry if the key of its segment names no slots, or would take a removal of
+    """Otherwise a watcher would miss an entry if the key of its segment names no slots, or would mistake a removal of
     entries for a change.
     """
     names = keys(20)

@@ -1,4 +1,4 @@
-"""The queue as pulling consumers use it, and the requests from a reservation to its removal."""
+"""The queue as pulling consumers use it, and the requests for an entry, from its reservation to its removal."""
 
 from dataclasses import replace
 

@@ -28,11 +28,13 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
         (PUT, None, False),
         (PUT, meta("mine"), True),
         (PUT, meta("other", writer="w"), True),
+        # The write was replaced, or was never applied. The change is announced in both cases, since a needless
+        # announcement does no harm.
         (
             PUT,
             meta("other", writer="x"),
             True,
-        ),  # The write was replaced, or was never applied. The change is announced in both cases, as this does no harm.
+        ),
         (REPLACE, meta("old"), False),
         (REPLACE, meta("new"), True),
         (REPLACE, meta("old", writer="w"), True),  # an equal body restores the ETag
@@ -41,7 +43,7 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
     ],
 )
 def test_resolve_describes_the_object_found(event, found, happened):
-    """Otherwise a change that happened would be dropped, or reported with facts that are not true."""
+    """Otherwise a change that happened would be dropped, or reported with wrong facts."""
     resolved = resolve(event, found)
     assert (resolved is not None) == happened
     if resolved and found:

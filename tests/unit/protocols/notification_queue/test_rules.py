@@ -254,7 +254,7 @@ def test_a_rule_with_a_suffix_that_matches_a_key_is_not_refused(pieces, others, 
     ids=["equal", "overlapping", "inside", "exact"],
 )
 def test_a_prefix_and_a_suffix_that_overlap_are_not_refused(prefix, suffix):
-    """Otherwise a rule would be refused although a key of 1,024 bytes or fewer has both texts."""
+    """Otherwise a rule would be refused although a key of 1,024 bytes or fewer has both its prefix and its suffix."""
     Rule(prefix=prefix, suffix=suffix).check()
 
 

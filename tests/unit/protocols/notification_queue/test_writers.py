@@ -116,8 +116,8 @@ def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
 
 
 def test_an_event_that_is_too_large_is_refused(queue, records):
-    """Otherwise a writer would write an object whose event cannot be stored, or not learn which setting limits the
-    size of an event.
+    """Otherwise a writer would write an object whose event cannot be stored, or would not learn which setting limits
+    the size of an event.
     """
     queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes") as refused:
@@ -174,7 +174,7 @@ def test_a_commit_of_a_missing_entry_is_expired(queue):
 @pytest.mark.parametrize("method", ["add", "create"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE, Fault.THROTTLED])
 def test_a_reservation_in_doubt_is_confirmed(queue, records, clock, method, fault):
-    """Otherwise a lost answer would grant two entries, or lose room for ever."""
+    """Otherwise a lost answer would lead to two granted entries, or to a permanent loss of room."""
     faulty = over(records, clock, at(method, fault))
     reservation = faulty.reserve("t", Event(key="a"))
     faulty.records.settle()

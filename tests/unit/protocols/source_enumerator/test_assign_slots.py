@@ -122,8 +122,8 @@ def test_no_balanced_contiguous_assignment_moves_fewer_slots(
 def test_slots_keep_their_readers_even_if_the_readers_are_out_of_order(
     order: list[int], readers: int, slots_each: int
 ) -> None:
-    """Otherwise slots would move if the order of the readers differs from the order of their ranges, as after earlier
-    scaling.
+    """Otherwise slots would move if the order of the readers differs from the order of their ranges, as it may after
+    earlier scaling.
     """
     ranges: list[tuple[Slot, ...]] = [()] * 4
     for place, reader in enumerate(order):

@@ -1,5 +1,5 @@
-"""Listing in several chains of LISTs. Each chain but the first begins behind a key, the cut. The result is complete for
-any order of the server, and for any behaviour of `start_after`.
+"""Listing in several chains of LISTs. Each chain except the first begins behind a key, which is called the chain's cut.
+The result is complete for any order of the server, and for any behaviour of `start_after`.
 """
 
 from collections import Counter

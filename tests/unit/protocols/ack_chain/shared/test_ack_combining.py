@@ -46,8 +46,8 @@ NAMES = st.sets(st.sampled_from("abcde"), max_size=3)
 
 @given(st.lists(st.tuples(st.sampled_from(["op1", "op2", "op3"]), NAMES, NAMES), max_size=6))
 def test_combined_stamps_equal_single_stamps_in_order(calls):
-    """Otherwise threads that stamp together would get other outcomes, or leave another record, than threads that stamp
-    in sequence.
+    """Otherwise threads that stamp together would get other outcomes than threads that stamp one after another, or
+    would store another record.
     """
     together = [stamp(op, ending=ending, beginning=starts) for op, ending, starts in calls]
     chain = chain_of("abc")

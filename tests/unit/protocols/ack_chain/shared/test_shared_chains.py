@@ -185,7 +185,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
 
 
 def test_the_last_stamp_of_a_chain_gets_acked_even_if_it_is_in_doubt(records):
-    """Otherwise the caller would not learn that its stamp was the last one: the npm package crashes here."""
+    """Otherwise the caller would not learn that its stamp was the last one. The npm package crashes in this case."""
     SharedChains(records).create("t", A)
     chains, _ = over(records, at("replace", Fault.LOST))
     assert chains.stamp("t", A) == Acked()

@@ -94,7 +94,7 @@ def test_redrive_stops_if_the_topic_is_full(queue, clock):
 
 
 def test_redrive_leaves_only_the_letters_that_are_too_large_now(queue):
-    """Otherwise one letter would keep all letters behind it from a second delivery."""
+    """Otherwise one letter would prevent a second delivery of all letters behind it."""
     settings = TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}")
     queue.topics.update("t", settings)
     push(queue, "a", "b" * 500, "c")
@@ -111,7 +111,7 @@ def test_redrive_leaves_only_the_letters_that_are_too_large_now(queue):
 
 
 def test_an_entry_without_time_left_becomes_a_dead_letter(queue, clock):
-    """Otherwise the time to live would count time without an owner, or start again with each owner."""
+    """Otherwise the time to live would include time without an owner, or would start again with each owner."""
     settings = TopicSettings(capacity=20, shards=1, max_attempts=99, ttl_seconds=60, endpoint="{}")
     queue.topics.update("t", settings)
     push(queue, "a")
@@ -145,7 +145,9 @@ def test_an_exhausted_entry_is_not_tried_by_the_next_owner(queue, clock):
 @pytest.mark.parametrize("method", ["create", "remove"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, records, clock, method, fault):
-    """Otherwise an entry would get two dead letters or none, be delivered again, or take room in the topic for ever."""
+    """Otherwise an entry would get two dead letters or none, would be delivered again, or would use room in the topic
+    for ever.
+    """
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     nth = {"create": 2, "remove": 0}[method]  # the records of the worker and the owners are created first

@@ -46,7 +46,7 @@ def test_shards_spread_over_the_running_workers(records, clock):
 
 def test_a_worker_finishes_only_busy_shards_that_another_worker_should_own(records, clock):
     """Otherwise a worker would pause a shard that no other worker can deliver, instead of a busy shard of another
-    topic. This pause would never end.
+    topic. The pause of this shard would never end.
     """
     queue = NotificationQueue(records, clock=clock)
     for name in ("few", "all"):
@@ -66,8 +66,8 @@ def test_a_worker_finishes_only_busy_shards_that_another_worker_should_own(recor
 
 
 def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
-    """Otherwise notifications of a killed worker's shards would wait for longer, or a running worker would lose its
-    shards.
+    """Otherwise notifications of a killed worker's shards would wait for more than 15 s, or a running worker would lose
+    its shards.
     """
     first = Worker(queue)
     second = Worker(queue)
