@@ -175,8 +175,8 @@ def test_count_of_objects_without_records_excludes_the_erased_object(ministack: 
 
 
 def test_erase_refuses_existing_objects_foreign_keys_and_lost_tables(ministack: S3Server) -> None:
-    """An erased object that still exists would be ingested again, and a key with another prefix belongs to another
-    source.
+    """If the object still existed, it would be ingested again after the erasure. A key with another prefix belongs to
+    another source.
     """
     place = Place(ministack, slots=1)
     place.put("a", 1)
@@ -255,7 +255,9 @@ ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fau
 def test_erasure_that_is_killed_at_any_write_is_completed_by_a_repetition(
     ministack: S3Server, first: int, fault: Fault
 ) -> None:
-    """Otherwise a kill could lose rows of other objects, or leave traces of the erased object."""
+    """A killed erasure must neither lose rows of other objects, nor leave traces of the erased object after its
+    repetition.
+    """
     place = prepared(ministack)
     done = False
     for number in range(first, 200, 3):

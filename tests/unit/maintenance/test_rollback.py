@@ -32,7 +32,7 @@ def place(ministack: S3Server) -> Place:
 
 
 def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
-    """The plan lists slots, counts, and the objects to be read again. The plan itself writes nothing."""
+    """The plan lists slots, counts, and the objects to be read again. Making the plan writes nothing."""
     first, last = 1, place.snapshot().version
     before = place.objects()
     planned = plan_rollback(place.source.location, first)

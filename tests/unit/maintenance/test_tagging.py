@@ -108,7 +108,7 @@ def world(moto_store):
 
 
 def test_committed_objects_are_tagged_once(world):
-    """Other tags of the objects stay. Later passes check only objects of newer commits."""
+    """The objects keep their other tags. Later passes check only objects of newer commits."""
     before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
     theirs = {"Key": "team", "Value": "sales"}
     world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
@@ -124,8 +124,8 @@ def test_committed_objects_are_tagged_once(world):
 
 
 def test_uncommitted_object_version_is_not_tagged(world):
-    """The object version is newer than the commit. The next commit includes this object version, which is then
-    tagged.
+    """The object version is newer than the commit. The next commit includes this object version, and the next pass tags
+    it.
     """
     first = world.put("raw/a", b"1")
     world.commit("raw/a")
@@ -262,7 +262,7 @@ def test_forgotten_table_is_tagged_again(world):
 
 
 def test_pass_ends_when_its_time_is_over(world):
-    """A pass whose time is over finishes the present slot. Later passes tag the other slots."""
+    """When the time of a pass is over, the pass finishes its present slot. Later passes tag the other slots."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
