@@ -117,7 +117,7 @@ def test_two_erasures_at_once_leave_nothing_of_their_objects(rounds, store, cloc
         clock.sleep(60)
     erased(rounds, clock, lambda: erase(rounds().whole, slot_of_key(key), key, clock=clock))
     check(rounds, store, clock, bucket)
-    erase(rounds().whole, slot_of_key(key), key, clock=clock)  # files of the overtaken erasure may contain `key`
+    erase(rounds().whole, slot_of_key(key), key, clock=clock)  # files of the overtaken erasure may have `key`
     assert holding(store, key) == set()
     assert rounds().contents() == bucket
 

@@ -60,7 +60,7 @@ def test_slot_is_replaced_as_a_whole_and_others_stay(derived):
 
 
 def test_slot_without_rows_is_noted_as_made(derived):
-    """Otherwise the slot would be made again in each round."""
+    """Otherwise each round would make the slot again."""
     held = filled(derived)
     process = derived()
     process.commit(process.planned({A: [], 9: []}, source=7))
@@ -81,7 +81,9 @@ def test_round_goes_on_if_others_changed_other_slots(derived):
 
 @pytest.mark.parametrize("theirs", [5, 6])
 def test_slot_is_done_if_others_made_it_from_the_same_or_a_later_source_version(derived, theirs):
-    """Otherwise a slot that is already done would be a conflict, or other slots of its pack would not be committed."""
+    """Otherwise a slot that another run has already made would count as a conflict, or the other slots of its pack
+    would not be committed.
+    """
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=5)
@@ -223,7 +225,7 @@ def test_schema_gets_the_columns_of_both_writers(derived):
 
 
 def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
-    """Otherwise rows of two types would be in one column. A slot that gets no rows can still be committed."""
+    """Otherwise rows of two types would be in one column. A slot without new rows can still be committed."""
     one, two = derived(), derived()
     one.table.opened()
     second = grown(two.planned({B: ["b"], C: []}), x="string")
