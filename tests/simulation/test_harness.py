@@ -81,7 +81,7 @@ def test_every_fault_happens():
 
 
 def test_clocks_run_at_their_rates():
-    """An actor with a fast clock waits for a shorter true time."""
+    """The wait of an actor with a fast clock takes less true time."""
     order = []
 
     def sleeper(name, seconds):
