@@ -109,8 +109,7 @@ def cleaner(store, clock):
 
 
 def reader(store, clock):
-    """Reads the table all the time. Each table version must be whole. After a long pause a pack may have been vacuumed.
-    """
+    """Reads the table all the time. Each table version must be whole. After a long pause, a pack may be vacuumed."""
     for _ in range(4):
         clock.sleep(20)
         started = clock.monotonic()
