@@ -3,10 +3,10 @@ table is a second table. In the alternative, the clustered table is the only tab
 
 Commits to the source's table and updates of the clustered table are measured, including all requests. The alternative,
 which is not measured, is one table in the order of the clustered table, with a filter of keys for each file. The bytes
-of the alternative are computed from the sizes of the clustered table's files before the changes. Only files that have
-rows of the object or of the slot count. An operation reads all these files, and a change also writes all of them. The
-filters are assumed to be free and exact. A further figure assumes a filter for each row group. With such filters, a
-read of a slot reads only the row groups with rows of the slot.
+of the alternative are computed from the sizes of the clustered table's files before the changes. Files without rows of
+the object or of the slot do not count. An operation reads all other files, and a change also writes them. The filters
+are assumed to be free and exact. A further figure assumes a filter for each row group. With such filters, a read of a
+slot reads only the row groups with rows of the slot.
 
 Most rows of an object have the same day, and objects arrive in the order of days, so few files have rows of an object.
 If objects had rows of many days, a change in place would rewrite more files.

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOTS, OBJECTS = 200, 20_000
 BESIDE = 200_000
-"""The bytes that a commit writes besides rows: version, manifest, `known`."""
+"""The number of bytes that a commit writes besides rows, for version, manifest and `known`."""
 
 
 @pytest.fixture
