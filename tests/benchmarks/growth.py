@@ -170,7 +170,9 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
 
 @contextmanager
 def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
-    """Yields the source behind a proxy that adds a round trip to each request, and the answered requests."""
+    """Yields the source, and the list of answered requests. A proxy in front of the source adds a round trip to each
+    request.
+    """
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # makes concurrent requests overlap
         seen = with_settings(

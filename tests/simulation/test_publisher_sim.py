@@ -1,6 +1,6 @@
 """Publisher, queue, keyspace, reconciler and consumers together: every change reaches every topic.
 
-No writer repeats a write, and consumers read only the entries of slots that moved.
+No writer repeats a write, and consumers read only the entries of slots whose signal moved.
 """
 
 import io

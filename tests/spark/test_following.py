@@ -48,8 +48,7 @@ def newest_lake(lake_of: Callable[..., Lake]) -> Lake:
 
 @pytest.fixture(params=["here", "spark"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test twice. This process does the work on the whole table in one run, and Spark does it in the other run.
-    """
+    """Runs a test twice. In one run this process does the work on the whole table, and in the other run Spark."""
     if request.param == "spark":
         monkeypatch.setattr(following, "SMALL_BYTES", -1)
     return str(request.param)

@@ -1,4 +1,6 @@
-"""Each role's policy, simulated: its permissions on every kind of object, in every layout of buckets and prefixes."""
+"""The policy of each role, simulated: the role's permissions on every kind of object, in every layout of buckets and
+prefixes.
+"""
 
 from dataclasses import replace
 from itertools import product

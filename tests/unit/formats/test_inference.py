@@ -170,7 +170,7 @@ def test_new_fields_keep_the_digits_of_integers() -> None:
 
 
 def test_leading_zeros_are_no_digits() -> None:
-    """Any column of numbers loses leading zeros, so they do not count as digits."""
+    """Leading zeros do not count as digits, because any column of numbers loses leading zeros."""
     assert infer([("csv", b"a\n000000000000000000000005\n")]) == pa.schema([("a", pa.int64())])
     assert infer([("csv", b"a\n0000012345678901234567890123\n")]) == pa.schema([("a", pa.decimal128(38, 0))])
 

@@ -90,7 +90,9 @@ FILES: dict[str, tuple[Callable[[int, str], bytes], tuple[str, ...]]] = {
 CODECS = {"": bytes, **COMPRESS}
 ENDLESS = ("", "k.sz", "k.snappy")
 SAMPLE = 100
-"""The number of an object's bytes in which the sample changes a bit, besides the bytes at both ends."""
+"""The number of an object's bytes in which the sample changes a bit. The sample also changes bits of the bytes at both
+ends.
+"""
 CASES = [(fmt, codec) for fmt in TEXTS for codec in CODECS]
 CASES += [(fmt, codec) for fmt, (_, codecs) in FILES.items() for codec in codecs]
 every_case = pytest.mark.parametrize(("fmt", "codec"), CASES)
@@ -141,7 +143,7 @@ def splits_of(fmt: str, key: str, body: bytes, places: Sequence[int]) -> list[Sp
 def of_parts(fmt: str, codec: str, body: bytes, *, inferred: bool = False) -> Iterator[Outcome]:
     """Yields the outcome of each way to read an object.
 
-    The ways are: piece by piece; in parts; and, for compressed lines of text, about two records at a time.
+    An object is read piece by piece, in parts, and, if it has compressed lines of text, about two records at a time.
     """
     key, target = key_of(fmt, codec), target_of(fmt, inferred=inferred)
     for places in ([], [len(body) // 3, len(body) // 2]):

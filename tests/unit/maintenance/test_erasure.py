@@ -155,7 +155,7 @@ def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -
 
 
 def test_count_of_objects_without_records_excludes_the_erased_object(ministack: S3Server) -> None:
-    """Otherwise `status` would report an object that no longer exists. Other objects stay counted."""
+    """Otherwise `status` would report an object that no longer exists. The counts of other objects stay."""
     place = Place(ministack, slots=1)
     for key in (KEY, "blank"):
         place.store.put(f"raw/{key}", b"\n\n")

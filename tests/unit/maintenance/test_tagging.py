@@ -47,7 +47,7 @@ class World:
         self.s3.put_bucket_versioning(Bucket="moto", VersioningConfiguration={"Status": status})
 
     def put(self, key, body=b"1"):
-        """Puts a new version; returns its id."""
+        """Puts a new object version, and returns its id."""
         return self.s3.put_object(Bucket="moto", Key=key, Body=body)["VersionId"]
 
     def commit(self, *keys, **fields):
@@ -82,7 +82,7 @@ class World:
         return frozenset(Slot(slot_of(key, SLOTS)) for key in keys)
 
     def failing(self, monkeypatch, error, *keys):
-        """Makes requests for tags of these keys (default: all) fail until `monkeypatch.undo`; returns the calls."""
+        """Makes requests for tags of these keys (default: all) fail until `monkeypatch.undo`. Returns the calls."""
         add, calls = self.tags.add, []
 
         def failing(key, *more):
@@ -218,7 +218,7 @@ def test_refused_pass_is_tried_again(world, monkeypatch):
 
 
 def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
-    """A bucket policy may deny tags for some keys; `tag_again` makes the next pass try such keys again."""
+    """A bucket policy may deny tags for some keys. `tag_again` makes the next pass try such keys again."""
     versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*versions)
     calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")

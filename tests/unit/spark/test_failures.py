@@ -24,7 +24,7 @@ OWN = "s3notify_platform.kernel.errors.UnavailableError: bucket 'b' is unavailab
 
 
 def of_java(text: str) -> Py4JError:
-    """An exception of the JVM as py4j shows it: with the exceptions that caused it."""
+    """An exception of the JVM in the form of py4j, including the exceptions that caused it."""
     return Py4JError(
         "An error occurred while calling o286.getResult.\n: org.apache.spark.SparkException: Exception thrown in "
         f"awaitResult: \n{AT}{AT}Caused by: {text}\n{AT}"

@@ -129,8 +129,8 @@ def test_slot_of_an_unknown_source_version_is_a_conflict_if_others_changed_it(de
 
 
 def test_slot_that_others_changed_after_the_inputs_were_read_is_a_conflict(derived):
-    """Otherwise a slow run would replace newer rows with rows of older inputs. Slots that others did not change after
-    the inputs were read are committed.
+    """Otherwise a slow run would replace newer rows with rows of older inputs. A slot is committed if no other run has
+    changed the slot since the inputs were read.
     """
     held = filled(derived)
     before = derived().table.opened()
@@ -171,7 +171,7 @@ def test_rows_leave_packs_that_others_merged(derived):
         held[slot] = values(slot, "x")
     two = derived()
     second = two.planned({B: ["mine"]}, source=2)
-    # The fourth small pack makes a merge due.
+    # With the fourth small pack, a merge is due.
     for slot in (3, 4, 5):
         one.commit(one.planned({slot: values(slot, "x")}))
         held[slot] = values(slot, "x")

@@ -1,4 +1,4 @@
-"""Casts of columns of binary formats: which values fit, and what the search for other values costs."""
+"""Casts of columns in binary formats: the values that fit, and the cost of the search for other values."""
 
 from datetime import date, datetime
 from decimal import Decimal

@@ -175,7 +175,7 @@ def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterIn
 
 
 def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
-    """Nobody but the supervisor reports these runs, so without its report they would wait forever."""
+    """Only the supervisor reports these runs, so the runs would wait forever without the supervisor's report."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()

@@ -97,7 +97,9 @@ def test_both_clients_use_boto3s_credentials(ministack, monkeypatch):
 @pytest.mark.server
 @pytest.mark.parametrize("precondition", [None, ABSENT])
 def test_a_missing_bucket_is_reported_without_retries(ministack, precondition):
-    """Otherwise operations on a missing bucket would be retried, or would look like a missing key."""
+    """Otherwise operations on a missing bucket would be retried, or their errors would look like errors of a missing
+    key.
+    """
     nowhere = FastObjectStore(ministack.config("no-such-bucket"))
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
         nowhere.put("a", b"1", precondition=precondition)
@@ -183,7 +185,7 @@ class _Refuses(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("kind", [FastObjectStore, S3ObjectStore])
 def test_a_put_in_doubt_that_is_then_refused_stays_in_doubt(kind, monkeypatch):
-    """Otherwise a publisher would withdraw the announcement of an object that was written. The credentials may end
+    """Otherwise a publisher would withdraw the announcement of an object that was written. The credentials may expire
     between two attempts of a PUT. A PUT that is refused at once is an error.
     """
     monkeypatch.setattr(_Refuses, "statuses", [])
