@@ -1,1 +1,1 @@
-"""Measurements, compared with a user's alternatives: `poe bench` runs all and rewrites FIGURES.md."""
+"""Measurements, each compared with a user's alternatives. `poe bench` runs all of them, and rewrites FIGURES.md."""

@@ -1,14 +1,14 @@
-"""(5) Stamps on one ack chain: the platform's stamps, which do not contend, compared with compare-and-set on the same
-server.
+"""(5) Stamps on one ack chain. The platform's stamps, which do not contend, are compared with compare-and-set on the
+same server.
 
 Stampers are separate processes. Each stamper gets the chain, as Spark's tasks do, and one child to stamp. All requests
-of the stampers are counted, including those that resolve an outcome or close the chain. For comparison, stampers also
-change one record by compare-and-set.
+of the stampers are counted, including requests that resolve an outcome, and requests that close the chain. For
+comparison, stampers also change one record by compare-and-set.
 
 After that, one process uses the table of the npm package xor-ack-dynamodb in two ways: the platform's way, which
 combines stamps, and the package's way. The npm registry no longer has the package. So a peer,
-`tests/support/xor_ack_peer.js`, replaces it, and uses the same SDK and the same table. In this part, a request of the
-platform is one transaction of two items, and an attempt of the peer is a read and a write.
+`tests/support/xor_ack_peer.js`, replaces the package, and uses the package's SDK and table. In this part, a request of
+the platform is one transaction of two items, and an attempt of the peer is a read and a write.
 """
 
 import multiprocessing
@@ -202,8 +202,8 @@ def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
 
 
 def _batch() -> Figure:
-    """The cost of the ack chain of a batch with four runs, from the tick that opens the chain to the tick that finds it
-    acked.
+    """The cost of a batch's ack chain, if the batch has four runs. The cost begins with the tick that opens the chain,
+    and ends with the tick that finds the chain acked.
     """
     store = Counted(MemoryRecordStore())
     chains = AckChains(store)

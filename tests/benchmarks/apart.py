@@ -1,4 +1,4 @@
-"""Runs a function in a separate process, and measures the memory of that process and its children.
+"""Runs a function in a separate process, and measures the memory of the process and its children.
 
 `python -m tests.benchmarks.apart` reads the pickled function and its arguments from its standard input, since
 credentials must not be arguments of a program.
@@ -79,7 +79,7 @@ def _role(command: bytes) -> Role | None:
 
 
 def peak(pid: int) -> int:
-    """The largest number of resident bytes until now; 0 if the process has ended."""
+    """The largest number of resident bytes until now, or 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -93,7 +93,7 @@ def _main() -> None:
         os.dup2(2, 1)
         function, arguments = pickle.load(sys.stdin.buffer)
         pickle.dump(function(*arguments), answers)
-    # Threads of obstore may outlive the last answer, and abort an interpreter that is being finalized.
+    # After the last answer, threads of obstore may still run. They can abort an interpreter that is being finalized.
     os._exit(0)
 
 

@@ -4,14 +4,16 @@ Both tables have the same 10 million rows, which are committed by 2,000 batches 
 have the same day, and random customers. The rows are committed as if they had been read, and each batch updates the
 clustered table, which is compacted once at the end.
 
-The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
-including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
+The alternative is a Delta table of the same rows, which Spark sorts and writes in one step. Seconds are the median of
+several runs of a query, including the time to open the table. Bytes are the bytes of the store's answers. A proxy
+counts these bytes in a separate pass.
 
-Two figures show the cost of two searches, if the source's own table had the order of the clustered table. One search
-finds the rows of one slot. The other search finds the rows of one object, as each overwrite must. DuckDB reads the
-source's table and the clustered table, and skips files and row groups by their statistics. The last figures
-(`clustering_changes`) are the cost of the platform's own read of a slot, of an overwrite, and of a deletion. This cost
-is compared with the bytes that the same three operations would cost in a single clustered table.
+Two figures show the cost of two searches in a source's table that had the order of the clustered table. One search
+finds the rows of one slot. The other search finds the rows of one object. Each overwrite needs the second search.
+DuckDB reads the source's table and the clustered table, and skips files and row groups by their statistics. The last
+figures (`clustering_changes`) are the costs of three operations of the platform: a read of a slot, an overwrite, and a
+deletion. These costs are compared with the bytes that the same operations would read and write if a clustered table
+were the only table.
 """
 
 import os
@@ -128,7 +130,9 @@ def _queries(
 
 
 def _places(source: Source, config: S3Config, places: Mapping[str, str], count: int) -> Iterator[Figure]:
-    """The cost of finding the rows of one slot, and the rows of one overwritten object, in both orders."""
+    """The cost of finding the rows of one slot, and the cost of finding the rows of one overwritten object, in both
+    orders.
+    """
     key = key_of(count // 2)
     slot = slot_of(key, source.location.slots)
     for what, where in (
@@ -148,7 +152,7 @@ def _places(source: Source, config: S3Config, places: Mapping[str, str], count: 
 
 
 def _filled(source: Source, batches: Batches, count: int) -> Seconds:
-    """Commits the batches, and updates the clustered table after each. Returns the time of the updates."""
+    """Commits the batches, and updates the clustered table after each batch. Returns the total time of the updates."""
     table, base = source.table(), source.open_table().snapshot
     following = source.following(source.location.clustered_name)
     assert base is not None
@@ -164,7 +168,7 @@ def _filled(source: Source, batches: Batches, count: int) -> Seconds:
 
 
 def _once(spark: SparkSession, source: Source, config: S3Config, folder: Path) -> None:
-    """Writes the same rows by Spark, sorted, as a Delta table. Spark writes to `folder`."""
+    """Sorts the same rows with Spark, and writes them as a Delta table. Spark writes the files to `folder` first."""
     rows = load_slots(spark, source, None).repartitionByRange(8, "dt", "customer_id")
     rows.sortWithinPartitions("dt", "customer_id").write.parquet(str(folder))
     store = FastObjectStore(config)

@@ -1,12 +1,12 @@
 """The cost of a read of a slot, of an overwritten object, and of a deleted object. In the measurement, the clustered
 table is a second table. In the alternative, the clustered table is the only table.
 
-The commits to the source's table and the updates of the clustered table are measured, with all their requests. The
-alternative, which is not measured, is one table in the order of the clustered table, with a filter of keys for each
-file. The bytes of the alternative are computed from the sizes of the clustered table's files before the changes. A file
-counts only if it has rows of the object or of the slot. Each such file is read, and a change also writes each such
-file. The filters are assumed to be free and exact. For reads of a slot, there may also be a filter for each row group.
-Then only the row groups with rows of the slot are read.
+Commits to the source's table and updates of the clustered table are measured, including all requests. The alternative,
+which is not measured, is one table in the order of the clustered table, with a filter of keys for each file. The bytes
+of the alternative are computed from the sizes of the clustered table's files before the changes. Files without rows of
+the object or of the slot do not count. An operation reads all other files, and a change also writes them. The filters
+are assumed to be free and exact. A further figure assumes a filter for each row group. With such filters, a read of a
+slot reads only the row groups with rows of the slot.
 
 Most rows of an object have the same day, and objects arrive in the order of days, so few files have rows of an object.
 If objects had rows of many days, a change in place would rewrite more files.
@@ -30,7 +30,7 @@ IN_PLACE = "by arithmetic, if the only table were clustered:"
 
 
 def changes(source: Source, batches: Batches, count: int) -> Iterator[Figure]:
-    """Reads a slot, and then overwrites an object, and deletes another object. `count`: the number of batches."""
+    """Reads a slot, overwrites an object, and deletes another object. `count`: the number of batches."""
     tally = Tally(open_store(source.location.platform))
     files = _files(source.table(source.location.clustered_name))
     yield _slot_read(source, batches, count // 2, tally, files)

@@ -47,7 +47,7 @@ class Batches:
         return slot_of(key_of(number), self.slots)
 
     def commit(self, table: LogTable, base: Snapshot, number: int, *, etag: str = "e") -> Snapshot:
-        """Commits the object with this number as if it had been read. If `etag` is empty, commits it as deleted.
+        """Commits the object with this number as if it had been read, or as deleted if `etag` is empty.
 
         Returns the table after the commit.
         """

@@ -1,8 +1,8 @@
 """The queries of `clustering` by Spark: by the platform's data source, and by Spark's own reader of Parquet files.
 
 Spark's own reader reads a copy of the version's files on the local disk, because s3a does not belong to Spark. For this
-reader, bytes are those that the JVM read from the files. The data source reads a source's own table, and pushes no
-filters.
+reader, the figure of bytes is the number of bytes that the JVM read from the files. The data source reads a source's
+own table, and pushes no filters.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,9 @@ from tests.benchmarks.figures import Seconds, seconds, short
 from tests.support.spark_options import options_of
 
 Proxied = AbstractContextManager[tuple[S3Config, Callable[[], tuple[int, int]]]]
-"""A proxy to the store: the configuration that leads to the proxy, and the requests and bytes so far."""
+"""A proxy to the store: the store's configuration with the proxy's address, and a function that returns the requests
+and bytes so far.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

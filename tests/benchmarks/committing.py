@@ -1,11 +1,11 @@
-"""(5) The cost of a commit with one winner: by native conditions, by our leases, and by the leases of object_store
-(obstore 0.8.2).
+"""(5) The cost of a commit that only one writer can win, in three ways: by native conditions, by our leases, and by the
+leases of object_store (obstore 0.8.2).
 
 All commits run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate
-pass. object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create"
-has a timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last figures
-are of concurrent runs of a slot asset, each for one slot, on one log. The runs are threads of one process, or threads
-that act as processes.
+pass. object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create" is
+measured with a timeout of 2 s. The default is 20 s. The warm-ups are a HEAD by the platform, and a commit by
+object_store. The last figures are about concurrent runs of a slot asset. Each run commits one slot to the same log. The
+runs are threads of one process, or threads that act as processes.
 """
 
 import threading
@@ -63,7 +63,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 def _ours(
     stack: ExitStack, config: S3Config, table: DynamoConfig
 ) -> tuple[NativeCommit, DynamoCommit, S3ObjectStore]:
-    """A native commit over the store that the platform opens, a commit by leases over the store that leases need, and
+    """A native commit with the store that the platform opens, a commit by leases with the store that leases need, and
     this second store.
     """
     store = stack.enter_context(closing(S3ObjectStore(config, attempts=1, pool_size=WRITERS)))

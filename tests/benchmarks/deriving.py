@@ -3,10 +3,11 @@
 
 The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
 commit these objects as if they had been read. The asset has the eight columns of the records, and keeps nine of ten
-rows. Before each count, a new object is added to each of these 1 or 500 slots. The results also have the size of the
-necessary work: the rows of these slots in the asset's table. The alternative is to build all slots again.
+rows. Before each measurement, a new object is added to each of these 1 or 500 slots. The results also show the size of
+the necessary work: the rows of these slots in the asset's table. The alternative is to build all slots again.
 
-Requests and bytes are measured in a pass through a proxy; seconds are medians of other passes, in a running session.
+Requests and bytes are measured in a pass through a proxy. Seconds are medians of other passes. All passes use a running
+Spark session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -135,7 +136,7 @@ class Lake:
     def some(self, count: int) -> Iterator[list[Slot]]:
         """Yields one list of slots after another. Each list has this number of slots, which are drawn at random.
 
-        A slot may be drawn again in a later pass. Since its last build, such a slot has a small file of its own.
+        A slot may be drawn again in a later pass. Such a slot has a small file of its own since its last build.
         """
         while True:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))

@@ -1,4 +1,4 @@
-"""(1) Finds the 10 changed objects among 1k, 10k or 100k objects: by a poll, compared with a listing.
+"""(1) The time to find the 10 changed objects among 1k, 10k or 100k objects. A poll is compared with a listing.
 
 obstore, the fastest client, makes the full LIST; `get_s3_keys` is a function of dagster-aws, which uses boto3. Neither
 obstore nor `get_s3_keys` compares the keys with earlier keys. A first poll, and a first LIST of few objects, are
@@ -27,7 +27,7 @@ KEYSPACE = "_keyspace/"
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     totals = (10, 100) if small else (1_000, 10_000, 100_000)
     config = small_objects(server, max(totals))
-    # Every slot has a signal, as in a keyspace that has been in use for a while.
+    # Every slot gets a signal, as in a keyspace that has been in use for a while.
     Publisher(S3ObjectStore(config), prefix=KEYSPACE).signal([f"warm {n}" for n in range(10_000)])
     etags(config, prefix_of(10))
     figures = [each for total in totals for each in _tick(config, total)]

@@ -1,6 +1,6 @@
 """One row of the table of figures, and the measurement of seconds.
 
-Seconds are measured by the clock and as CPU time; the CPU time of servers is separate.
+Seconds are measured by the clock, and as CPU time. The CPU time of servers is a separate number.
 """
 
 import os
@@ -40,7 +40,7 @@ class Seconds(float):
     """Seconds by the clock. `server`: CPU seconds of the servers among the descendants of this process. `cpu`: CPU
     seconds of this process and of its other descendants.
 
-    `cpu` and `server` are 0 if their sum is less than `TOLD`, because ticks of 10 ms do not measure such small values.
+    `cpu` and `server` are 0 if their sum is less than `TOLD`, because ticks of 10 ms cannot measure such a small sum.
     """
 
     cpu: float = 0.0
@@ -64,7 +64,7 @@ class Seconds(float):
 def cpu_seconds() -> tuple[float, float]:
     """CPU seconds of the platform, and of the servers, until now, in steps of 10 ms.
 
-    Processes that have ended are included if they were waited for.
+    Processes that have ended are included if their parent has waited for them.
     """
     ours = servers = 0
     for process in tree(os.getpid()):
@@ -89,7 +89,9 @@ def seconds() -> Iterator[Callable[[], Seconds]]:
 
 
 def timed(function: Callable[[], T], repeats: int = 1) -> tuple[Seconds, T]:
-    """The median of the seconds of `repeats` calls (of two calls, the lower value), and the last call's result."""
+    """The median of the seconds of `repeats` calls, and the last call's result. The median of two calls is the lower
+    value.
+    """
     taken = []
     for _ in range(repeats):
         with seconds() as took:

@@ -1,16 +1,17 @@
-"""(7) The cost of one changed object: in buckets of 1k to 1M objects, and in slots of 10 to 100,000 objects.
+"""(7) The cost of one changed object, in buckets of 1k to 1M objects, and in slots of 10 to 100,000 objects.
 
 The steady state is measured: the writer is a `QueuedPublisher`, and the run plans from the entries of the source's
 topic.
 
 The alternative is a user's own program without Spark. The program lists the bucket by obstore, and compares the ETags
 with a state file on the bucket. The program reads and parses the objects that differ, writes them as Parquet, and then
-writes the state file. If the program is killed in between, or runs twice at the same time, rows are lost or doubled.
+writes the state file. If the program is killed between these writes, or runs twice at the same time, rows are lost or
+doubled.
 
 Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
 bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if
-they had been read, and `simulated_listing` lists them without a delay. The rows that count only requests are made by
-`request_rows`.
+they had been read, and `simulated_listing` lists them without a delay. `request_rows` makes the rows that count only
+requests.
 """
 
 import io
@@ -141,7 +142,7 @@ def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> F
 def _in_slot(
     spark: SparkSession, config: S3Config, total: int, *, overwrites: str = "rewrite"
 ) -> tuple[Cost, Cost]:
-    """The cost of an overwritten object, and of a new one."""
+    """The cost of an overwritten object, and the cost of a new object."""
     name = f"slot_{total}_{overwrites}"
     source = followed(source_of(config, name, prefix_of(total), slots=1, overwrites=overwrites))
     result = spark_ingest(spark, source).run(source.location.all_slots(), batch="first")
@@ -169,7 +170,9 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
 
 @contextmanager
 def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
-    """Yields the source behind a proxy that adds a round trip to each request, and the answered requests."""
+    """Yields the source, and the list of answered requests. A proxy in front of the source adds a round trip to each
+    request.
+    """
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # makes concurrent requests overlap
         seen = with_settings(
@@ -181,7 +184,7 @@ def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
-    """Seconds of the run that ingests a change of `key`. The run uses `seen`, and the writer uses `source`."""
+    """The seconds of the run that ingests a change of `key`. The run uses `seen`, and the writer uses `source`."""
     number = next(_batches)
     slot = slot_of(key, source.location.slots)
     with ExitStack() as stack:

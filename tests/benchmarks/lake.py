@@ -84,7 +84,7 @@ async def _put_all(config: S3Config, numbers: Sequence[int]) -> None:
 
 
 def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
-    """A bucket of `count` objects of about `size` bytes. A fourth of them have keys below `BIG_PART`.
+    """A bucket of `count` objects of about `size` bytes. The keys of a fourth of the objects begin with `BIG_PART`.
 
     Only the objects' first lines differ.
     """
@@ -107,7 +107,7 @@ def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
 def many_of(config: S3Config, total: int) -> Source:
     """The source of the first `total` small objects.
 
-    Several benchmarks commit to the source's table. The first benchmark commits all objects.
+    Several benchmarks commit to the source's table. The first of these benchmarks commits all objects.
     """
     return source_of(config, f"first_{total}", prefix_of(total))
 

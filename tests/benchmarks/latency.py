@@ -1,5 +1,5 @@
-"""(4) The time from `put` to committed data: on the running platform with the demo's source, warm and cold, and without
-Dagster.
+"""(4) The time from `put` to committed data, with the demo's source: on the running platform, with warm and with cold
+runs, and without Dagster.
 
 With Dagster a sample ends with the materialization of the slot asset, which is the last step. A sample with `s3notify
 ingest`, which builds no slot asset, ends with the commit. Warm and cold samples begin some seconds after the end of the
@@ -108,7 +108,7 @@ class Site:
         )
 
     def rest(self) -> None:
-        """Waits until no run is active. Then waits for a random part of the interval of Dagster's loop."""
+        """Waits until no run is active, and then for a random part of the interval of Dagster's loop."""
         self.platform.until("rest", lambda: not self.instance.get_runs(RunsFilter(statuses=_ACTIVE), limit=1))
         time.sleep(random.uniform(2, 7))
 

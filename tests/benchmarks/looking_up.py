@@ -1,13 +1,13 @@
 """(18) The cost of finding the states of a batch's objects: in tables of 1 and 10 million objects.
 
-The state files are in memory. At first, they have the sizes of merged files. Then 40 rounds of 694 objects follow, half
-of them new, half overwritten, so that each level of the states has files. Requests and their bytes are counted. *Warm*:
-the process has the tails of all files (filters and footers) in its cache, but none of their pages. *Cold*: the cache of
-the process is empty.
+The state files are in memory. At first, they have the sizes of merged files. Then 40 rounds of 694 objects follow, so
+that each level of the states has files. Half of these objects are new, and half are overwritten. Requests and their
+bytes are counted. *Warm*: the process has the tails of all files (filters and footers) in its cache, but none of their
+pages. *Cold*: the cache of the process is empty.
 
-The alternative is a layout by slots. This layout must read one page of each slot to which one of the keys belongs, even
-if the table has no object with this key. Pages have at most 4,096 states, and pages of small slots have fewer states.
-The values for 100 million objects are calculated.
+The alternative is a layout by slots. For each slot of the batch's keys, this layout must read one page, even if the
+table has no object with such a key. Pages have at most 4,096 states, and pages of small slots have fewer states. The
+values for 100 million objects are calculated.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 A proxy counts the requests; `explain.prices` has the prices. The load is a million objects a day. The objects of one
 minute are announced and ingested with the same steps as under Dagster. The steps are: sensor, run, commits, queue, ack
-chain, `known`, heartbeats, removal of the entries. A row has the price of this minute, multiplied by the minutes of a
+chain, `known`, heartbeats, removal of the entries. A row is the price of this minute, multiplied by the minutes of a
 month, plus the price of the idle source. Nearly every slot already has a commit. The PUT of each object is not counted,
 since it is made in any case. The GET of each object is counted.
 
@@ -91,7 +91,7 @@ class Source:
         assert all(isinstance(outcome, Written) for outcome in self.publisher.publish(self.puts(count)))
 
     def put_each(self, count: int, seconds: float = 0.0) -> None:
-        """Writes objects singly, spread over this number of seconds."""
+        """Writes objects one by one, spread over this number of seconds."""
         began = time.monotonic()
         for number, put in enumerate(self.puts(count)):
             time.sleep(max(0.0, began + seconds * number / count - time.monotonic()))
@@ -107,7 +107,7 @@ class Source:
             self.site.defs.resolve_sensor_def(f"{self.site.name}_{name}").evaluate_tick(context)
 
     def watched(self) -> "Source":
-        """The same source, but its sensor has the default number of seconds between ticks."""
+        """The same source with a sensor that has the default number of seconds between ticks."""
         attributes = self.site.component.model_copy(update={"interval_seconds": 4, "poll_seconds": 0.3})
         site = Site(
             component=attributes, instance=self.site.instance, store=self.site.store, cursor=self.site.cursor
@@ -201,7 +201,8 @@ def _source(
 
 
 def _idle(source: Source) -> dict[str, Counter[str]]:
-    """The cost of one tick of a sensor that watches, of a sensor that polls once, and of the reconciler.
+    """The costs of one tick of a sensor that watches, one tick of a sensor that polls once, and one tick of the
+    reconciler.
 
     Also returns the cost of one relisting.
     """
@@ -353,8 +354,8 @@ def _listings(total: int) -> tuple[str, Counter[str]]:
 
 
 def _sweep_figures(sweep: Counter[str], objects: int) -> Iterator[Figure]:
-    """The cost of a sweep of more objects than the measured sweep had: 1 more LIST for each 1,000 more objects, and 1
-    GET for each slot's file of states.
+    """The cost of a sweep that compares more objects than the measured sweep. Each 1,000 additional objects take 1 more
+    LIST, and each slot's file of states takes 1 GET.
     """
     for total in (DAY, 100 * DAY):
         once = sweep + Counter({"LIST": (total - objects) // 1000, "GET": 1000})

@@ -1,10 +1,10 @@
-"""(20) Keeps the newest row of each key.
+"""(20) The cost of keeping the newest row of each key.
 
 1,000 of 10 million keys change. The update is compared with a recomputation and with a MERGE. The source's table
-exists, and the batch is already committed. Only the update of the newest rows is measured. Each alternative is given
-the changed rows. The first alternative is a window of Spark over the whole table, written as Parquet. The second
-alternative is a MERGE of 1,000 rows into a Delta table of 10 million rows, by deltalake. The MERGE need not search for
-the changed rows. Unlike the platform, the MERGE never brings back an older row of a key after a deletion.
+exists, and the batch is already committed. Only the update of the newest rows is measured. Each alternative gets the
+changed rows without a search. The first alternative is a window of Spark over the whole table, written as Parquet. The
+second alternative is a MERGE of 1,000 rows into a Delta table of 10 million rows, by deltalake. The MERGE need not
+search for the changed rows. Unlike the platform, the MERGE never brings back an older row of a key after a deletion.
 """
 
 import io
@@ -78,7 +78,7 @@ class _Kept:
     overwrites: str
     rows: int
     others: list[Seconds] = field(default_factory=list)
-    """The times of the recomputation and of the MERGE; empty before they are measured."""
+    """The times of the recomputation and of the MERGE. The list is empty before the measurement."""
     source: Source = field(init=False)
 
     def __post_init__(self) -> None:

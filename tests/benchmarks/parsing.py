@@ -1,5 +1,5 @@
-"""(10) Parses records, some of which have a value that does not fit its column. For comparison, parses records without
-such values.
+"""(10) The time to parse records, of which some have a value that does not fit its column. For comparison, records
+without such values are parsed.
 
 Only the parsers run, without S3 and Spark. Each figure is compared with the same format without such values, or with
 the format's library.
@@ -53,7 +53,7 @@ def run(_folder: Path, *, small: bool) -> list[Figure]:
 
 def _of_libraries(records: int) -> Iterator[Figure]:
     """The figures of formats that a library can read without the platform. The library returns the same table, but no
-    rejects and no offsets. It also checks no limits.
+    rejects and no offsets, and does not check limits.
     """
     rows = [{"id": n, "name": f"user {n % 977} of the house", "price": n * 0.37} for n in range(records)]
     table = pa.Table.from_pylist(rows)

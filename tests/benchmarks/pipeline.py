@@ -1,12 +1,13 @@
-"""(3) Brings 5,000 objects of 2 KB from the bucket to the committed table. For comparison, the same Spark session reads
-the objects with boto3.
+"""(3) The time to bring 5,000 objects of 2 KB from the bucket to the committed table. For comparison, the same Spark
+session reads the objects with boto3.
 
 The alternative is a user's own program. The program lists the bucket by obstore, and spreads the keys over tasks. Each
 task reads with boto3 in 32 threads, parses by pyarrow, and writes one Parquet file. At the end, the program writes a
 manifest. The alternative has no slots, states or quarantine, so it writes far fewer objects than the platform. The
 warm-ups are ten slots for the platform, and ten objects for the other program.
 
-The proxy that adds latency is a separate process on the same cores. Its CPU time counts as CPU time of the server.
+The proxy that adds latency is a separate process on the same cores. The proxy's CPU time counts as CPU time of the
+server.
 """
 
 import asyncio
@@ -87,8 +88,8 @@ def _compare(
 
 
 def _profile(config: S3Config, phases: Mapping[str, float]) -> Figure:
-    """The phases of the run with latency, and the requests of one of its tasks. This process repeats the work of the
-    task to count them.
+    """The phases of the run with latency, and the requests of one of its tasks. To count these requests, this process
+    repeats the work of the task.
     """
     whole = sum(phases.values())
     shares = ", ".join(f"{phase} {took / whole:.0%}" for phase, took in phases.items())

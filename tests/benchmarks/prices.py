@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from tests.contracts.fault_proxy import Answered
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
-"""The bytes of one write unit and of one read unit of DynamoDB. For the size of an item, the size of the request's
-content is used, although the content is larger than the item.
+"""The bytes of one write unit and of one read unit of DynamoDB. The size of the request's content is used as the size
+of an item, although the content is larger than the item.
 """
 
 

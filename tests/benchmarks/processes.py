@@ -7,8 +7,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process. `stat`: the fields of `/proc/PID/stat` after the name. `stat[11:15]` are the CPU ticks of the process
-    and of its children.
+    """A process. `stat`: the fields of `/proc/PID/stat` that follow the process's name. `stat[11:15]` are the CPU ticks
+    of the process and of its children.
     """
 
     pid: int

@@ -28,7 +28,7 @@ from tests.support.local_jobs import LocalJobs
 from tests.support.sources import with_settings
 
 PARTS: Final = 8
-"""The number of functions that the result names. All other functions are one share."""
+"""The number of functions that the result names. The result adds up the shares of all other functions."""
 
 SMALL_OBJECTS, BIG_PARTS = 4_000, 4
 """The profiled task reads this number of small objects, or this number of parts of big objects."""

@@ -1,4 +1,4 @@
-"""(2) The cost of announcements for a writer: published writes, compared with plain PUTs that nobody announces.
+"""(2) The cost of announcements for a writer. Published writes are compared with plain PUTs that nobody announces.
 
 The warm-up is one write.
 """

@@ -88,7 +88,8 @@ def _asked(place: Place, batches: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Puts:
-    """The requests of a put, without the PUT of the object: by threads that share a publisher, and by one thread alone.
+    """The number of requests of a put, without the PUT of the object: for threads that share a publisher, and for one
+    thread alone.
 
     `rate`: the puts per second of the threads.
     """

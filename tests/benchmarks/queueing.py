@@ -2,9 +2,9 @@
 
 The platform's queue has its records in a bucket (SeaweedFS) or in DynamoDB (ministack). A separate process delivers the
 entries. The rows of RGW need Ceph, which `poe ceph` installs. Without Ceph, these rows say that Ceph is missing. Posts
-go to a `Recorder`. RGW's gateway needs up to 30 s to notice its topics; in this time, the platform is measured. The CPU
-figure of a side includes all of its work: backlog, objects, recorder. The warm-ups are one entry, one PUT of each kind,
-and RGW's first deliveries.
+go to a `Recorder`. RGW's gateway needs up to 30 s to notice its topics. In this time, the platform is measured. The CPU
+figure of a side (the platform or RGW) includes all of its work: backlog, objects, recorder. The warm-ups are one entry,
+one PUT of each kind, and RGW's first deliveries.
 """
 
 import time
@@ -40,9 +40,9 @@ _Outage = tuple[int, int]
 _BACKLOGS = ("backlog-1", "backlog-2")
 
 OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
-"""Each outage: its seconds, and the endpoint's answer in this time."""
+"""For each outage: the number of seconds, and the endpoint's answer in this time."""
 PATIENCE_SECONDS = 30.0
-"""The time to wait for missing posts after an outage. For a whole backlog, the time is ten times longer."""
+"""The time to wait for missing posts after an outage. The time to wait for a whole backlog is ten times longer."""
 NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 
@@ -154,7 +154,8 @@ class _Rgw:
         return self.buckets[name], self.recorders[name]
 
     def throughput(self, count: int) -> "_Throughput":
-        """Measures the time from the first PUT to the last post. RGW may deliver no entry of the backlog.
+        """Measures the time from the first PUT to the last post, and the delivery of a backlog. RGW may deliver no
+        entry of the backlog.
 
         A topic whose endpoint has failed for seconds may stall until its gateway is restarted. So there are two tries.
         The second try has a backlog of only 1,000 entries, which is written quickly.
@@ -221,7 +222,7 @@ def _throughput_figures(
     """The rows of figures that show the throughput.
 
     The CPU figure of a side (ours, RGW) is the sum over the two rows of this side. The sum includes the CPU time for
-    making the backlog, for delivering the backlog, and for writing objects.
+    making and delivering the backlog, and for writing objects.
     """
     spent, rgw = theirs or (Seconds(), None)
     backlog = (
@@ -251,7 +252,7 @@ def _throughput_figures(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Costs:
-    """Seconds for each PUT, singly and in a concurrent batch."""
+    """Seconds for each PUT: of single PUTs, and of a concurrent batch."""
 
     plain: tuple[float, float]
     signalled: tuple[float, float]

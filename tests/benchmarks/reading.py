@@ -1,7 +1,7 @@
 """(9) The time to count the rows of a table from many small batches, compared with a table that was written in one
 step.
 
-Each batch has new objects in many slots, as in the steady state of a bucket. Then Spark counts the rows of both tables;
+As in the steady state of a bucket, each batch has new objects in many slots. Then Spark counts the rows of both tables;
 the first count is a warm-up. The target for the ratio is 0.83 or more: the count of the table from many batches takes
 at most 1.2 times as long as the other count.
 """

@@ -18,7 +18,7 @@ HEADLINES = (
     "1,000,000 objects a day, as batches of 694, in a bucket of 10,000,000: a month",
     "1,000,000 objects a day, one by one, by S3 and SQS; a run a minute (`interval_seconds: 60`): a month",
 )
-"""The subjects of the rows that the README shows. Each must also be the subject of a row in `FIGURES.md`."""
+"""The subjects of the rows that the README shows. Each subject must also be the subject of a row in `FIGURES.md`."""
 BEGIN, END = "<!-- figures: poe bench writes them -->\n", "<!-- end of figures -->\n"
 HEADER = "| what | ours | instead | ratio |\n|---|---|---|---|\n"
 

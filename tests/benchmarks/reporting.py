@@ -1,7 +1,7 @@
 """(22) The time to store a run's materializations in a development home.
 
-The run materializes 1,000 slots, as after a first load. The alternative is Dagster's own SQLite storage, with the same
-size of batches (`DAGSTER_EVENT_BATCH_SIZE`).
+The run materializes 1,000 slots, as after a first load. The alternative is Dagster's own SQLite storage, with batches
+of the same size (`DAGSTER_EVENT_BATCH_SIZE`).
 """
 
 import os

@@ -1,7 +1,8 @@
 """The number of requests of one changed object, of a batch, and of a put, each compared with its aim.
 
-A running `ingest`, with Spark, polls and commits. A `QueuedPublisher` writes. The two share no caches, as if they were
-separate processes. A proxy counts all requests, and delays each of them, so that concurrent requests overlap.
+A running `ingest`, with Spark, polls and commits. A `QueuedPublisher` writes. The `ingest` and the publisher share no
+caches, as if they were separate processes. A proxy counts all requests, and delays each of them, so that concurrent
+requests overlap.
 """
 
 import time

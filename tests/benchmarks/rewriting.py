@@ -2,20 +2,21 @@
 
 There are 1,000,000 objects of 2 KB in 1,000 slots, and a batch of 694 objects each minute. The store is in memory;
 there is no Spark and no source. The code of packs is real (plan, withdrawal, merge, Parquet). States and manifest are
-only bytes of the real size (`rewriting_packs`). Initial packs that no batch changes are not written. Figures are the
-mean values for one batch.
+only bytes of the real size (`rewriting_packs`). The benchmark does not write initial packs that no batch changes.
+Figures are the mean values for one batch.
 
-The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before the measurement, there
-are 60 batches of new objects. Each batch draws its keys from the keys of the last hour, so the set of these keys
-shrinks: to half after two hours. So another case also adds new objects, as many as it changes. Both cases are also run
-for more batches, with a tenth of everything (objects, slots, batch, sizes of packs). A batch of random changes rewrites
-most packs, so one batch with plain files is enough.
+The keys of "the last hour" are chosen at random from the changes of the last 60 batches. Before the measurement, there
+are 60 batches of new objects. Each batch chooses its keys from the keys of the last hour, so the set of these keys
+shrinks, to half after two hours. Therefore another case also adds new objects, as many as it changes. Both cases are
+also run for more batches, with a tenth of everything (objects, slots, batch, sizes of packs). A batch of random changes
+rewrites most packs, so one batch with plain files is enough.
 
-"Instead" is the layout before packs: one file or more for each slot. Its code was removed, so its figures are
-constants, which were measured on 2026-11-24 on the same machine. Because of these figures, packs were chosen. Packs
-write fewer bytes for new keys, and for new keys together with keys of the last hour. For keys of the last hour alone,
-plain files write 13% more bytes than the former layout, with a fiftieth of its requests and half of its CPU time. With
-deletion vectors, packs write fewer bytes for all changes. New keys need no vectors, so they have one row.
+The column "instead" has the figures of the layout before packs, which had one file or more for each slot. The code of
+this layout was removed, so its figures are constants, which were measured on 2026-11-24 on the same machine. These
+figures were the reason to choose packs. Packs write fewer bytes for new keys, and for new keys together with keys of
+the last hour. For keys of the last hour alone, plain files write 13% more bytes than the former layout, with a fiftieth
+of its requests and half of its CPU time. With deletion vectors, packs write fewer bytes for all changes. New keys need
+no vectors, so there is only one row for them.
 """
 
 from dataclasses import dataclass, field, replace

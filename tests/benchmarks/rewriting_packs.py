@@ -1,9 +1,9 @@
 """A table with real packs. States and manifest are only bytes of the right size.
 
 A round has the requests of a real commit: 2 GETs (the next version, `known`), and 1 PUT each for states, manifest,
-version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states are not run: their requests and bytes
-are computed. The reads of pages with known objects are computed, too. A warm process already has the pages of the last
-hour's changes.
+version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states do not run, but their requests and
+bytes are computed. The reads of pages with known objects are computed, too. A warm process already has the pages with
+the objects that changed in the last hour.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class Packs:
             self._keep(pack, 1, 1)
 
     def fork(self, *, vectors: bool) -> "Packs":
-        """A table with the same packs, for another run. The store is shared."""
+        """A table with the same packs, for another run. Both tables use the same store."""
         return replace(self, vectors=vectors, spent=Spent(), live=dict(self.live), hidden=dict(self.hidden))
 
     def round(self, changed: Numbers, gone: Numbers) -> None:

@@ -1,4 +1,4 @@
-"""Objects of about 2 KB, ten records each, and the batches that change them."""
+"""Objects of about 2 KB with ten records each, and the batches that change these objects."""
 
 import json
 from collections import deque

@@ -1,9 +1,9 @@
 """(6) The time from bucket to committed table, for many small objects and for few big objects.
 
-The alternatives are in `ways`: Spark's own reader over s3a, and programs that show how fast a reader can be. If the
-jars of s3a are not available, Spark reads a copy on the local disk instead, without S3. No alternative remembers
-earlier reads. Each alternative runs in a separate process. With Spark, a job of four objects is the warm-up. The
-alternatives read only a part of the objects. So the comparison uses rates, and CPU seconds for the same number of
+The alternatives, which are in `ways`, are Spark's own reader over s3a, and programs that show how fast a reader can be.
+If the jars of s3a are not available, Spark reads a copy on the local disk instead, without S3. No alternative remembers
+earlier reads. Each alternative runs in a separate process. For ways with Spark, a job of four objects is the warm-up.
+The alternatives read only a part of the objects. So the comparison uses rates, and CPU seconds for the same number of
 objects (or bytes).
 """
 

@@ -1,9 +1,10 @@
-"""(13) A hundred sources in one development home: the gaps between polls of a source, and the resources of all sources.
+"""(13) A hundred sources in one development home: the seconds between the polls of each source, and the resources that
+all sources need.
 
 Two sensors of each source are on: the source's own sensor, and the sensor of the upkeep. Nothing changes in the
-buckets. The cursor of each source says that the first batch is done, because this batch would find no object. A tick
-polls when it begins. A watching tick also polls until it ends. The gaps are the times between the ticks of a source.
-Gaps are measured for a minute, after a first minute as a warm-up.
+buckets. The cursor of each source says that the first batch is done. A first batch would find no object. A tick polls
+when it begins. A watching tick also polls until it ends. The gaps are the times between the ticks of a source. Gaps are
+measured for a minute, after a first minute as a warm-up.
 """
 
 import time
@@ -98,8 +99,8 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """The seconds without a tick, by source, including the gap before the first tick and the gap after the last tick.
-    Also returns the number of failed ticks.
+    """For each source, the seconds without a tick, including the gap before the first tick and the gap after the last
+    tick. Also returns the number of failed ticks.
     """
     found, failed = {}, 0
     now = time.time()

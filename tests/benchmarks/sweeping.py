@@ -36,7 +36,7 @@ from tests.support.spark_options import named
 BUCKET = "simulated"
 """The name of the platform's bucket.
 
-The objects' bucket has the same name, but is on another server (`simulated_listing`, `growth`).
+The bucket with the objects has the same name on another server (`simulated_listing`, `growth`).
 """
 STATE = "state.parquet"
 MILLION = 1_000_000

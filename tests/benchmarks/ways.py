@@ -1,8 +1,8 @@
-"""Other ways from a bucket of JSONL to Parquet: Spark without the platform, and programs without Spark.
+"""Other ways to convert a bucket of JSONL to Parquet: Spark without the platform, and programs without Spark.
 
 Spark's own reader (`over_s3a`, `over_files`) commits everything or nothing, and does not remember earlier reads. s3a is
-configured to read many small files in one task. With the default setting, which counts 4 MB for each opened file, a
-task would have only 32 files.
+configured to read many small files in one task. With the default setting, each opened file counts as 4 MB, so a task
+would read only 32 files.
 
 `alone` shows how fast a reader can be: it is one process that fetches with obstore and parses with pyarrow.
 `thrown_away` only fetches objects.
@@ -40,7 +40,7 @@ FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """The cost of one way. `reading`: the seconds from the first byte that was read to the last commit."""
+    """The cost of one way. `reading`: the seconds from the first read byte to the last commit."""
 
     seconds: Seconds
     reading: float
@@ -56,7 +56,7 @@ class Took:
         return (self.bytes if big else self.objects) / self.seconds
 
     def cpu_each(self, *, big: bool) -> float:
-        """CPU seconds, without those of servers, for each byte or each object."""
+        """CPU seconds for each byte or each object, without the CPU seconds of servers."""
         return self.seconds.cpu / (self.bytes if big else self.objects)
 
 
@@ -176,7 +176,7 @@ def thrown_away(config: S3Config, prefix: str) -> Took:
 
 
 def alone(config: S3Config, prefix: str) -> Took:
-    """Reads all objects in one process: while some are parsed together, the next ones are fetched."""
+    """Reads all objects in one process. While some objects are parsed together, the next objects are fetched."""
     with seconds() as took:
         keys = listed(config, prefix)
         with seconds() as reading, ThreadPoolExecutor(1) as ahead:

@@ -1,4 +1,4 @@
-"""RGW's own persistent notifications: their content, and their conversion to entries of our queue.
+"""The content of RGW's own persistent notifications, and the conversion of these notifications to entries of our queue.
 
 RGW posts the notifications to a `Recorder`, which can fail on demand. In `test_receiver`, RGW posts to our own
 receiver.
@@ -117,8 +117,8 @@ def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ce
 
 
 def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
-    """RGW's sequencers are in the machine's byte order. In the other byte order, a later sequencer would look
-    earlier.
+    """RGW's sequencers are in the machine's byte order. If the platform assumed the other byte order, a later sequencer
+    would seem to be earlier.
     """
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
     for number in range(12):

@@ -1,4 +1,6 @@
-"""The main job on a bucket of Ceph RGW: Dagster and Spark in process, from published objects to committed rows."""
+"""The main job on a bucket of Ceph RGW, from published objects to committed rows. Dagster and Spark run in this
+process.
+"""
 
 import pytest
 

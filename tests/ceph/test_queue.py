@@ -49,7 +49,7 @@ def settings(**fields):
 
 
 def remaining(bucket):
-    """Remaining objects of entries and dead letters, tombstones included."""
+    """The objects of entries and dead letters that still exist, including tombstones."""
     found = list_all(S3ObjectStore(bucket), QUEUE_PREFIX)
     names = [meta.key.removeprefix(QUEUE_PREFIX) for meta in found]
     return [name for name in names if name.startswith(("queue", "dead"))]
@@ -163,8 +163,8 @@ def test_two_workers_deliver_each_entry_once(bucket, queue):
 
 
 def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
-    """Without the HEAD, a written object would not be announced, or the space that a killed writer had reserved would
-    be lost.
+    """Without a HEAD of the object, a written object would not be announced, or the space that a killed writer had
+    reserved would be lost.
     """
     store = FastObjectStore(bucket)
     queue.topics.create("t", settings())

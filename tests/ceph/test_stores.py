@@ -1,4 +1,4 @@
-"""The contracts of the ports, the commits and the doctor's findings, on Ceph RGW."""
+"""The contracts of the ports, the commits, and the findings of `s3notify doctor`, on Ceph RGW."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +78,9 @@ def test_the_doctor_reports_native_commits_and_ignored_conditions(rgw, monkeypat
 
 @pytest.mark.parametrize("store_of", [S3ObjectStore, FastObjectStore])
 def test_one_commit_wins_and_the_others_get_a_conflict(rgw, store_of):
-    """RGW answers losing writers with 412 or 500. No loser may report that it won, or that its outcome is in doubt."""
+    """RGW answers losing writers with 412 or 500. No losing writer may report that it has won, or that its outcome is
+    unknown.
+    """
     store = store_of(rgw.config(rgw.make_bucket()))
     for number in range(10):
         path = f"commits/{number}"

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600)]
     ids=["while it starts", "in mid-batch"],
 )
 def test_ctrl_c_ends_the_demo(tmp_path: Path, moment: str, last: str) -> None:
-    """Otherwise Ctrl-C would leave processes or print an error, or nobody would see which changes are not in the table
-    yet.
+    """Otherwise Ctrl-C would leave processes behind or print an error, or nobody would see which changes are not in the
+    table yet.
     """
     command = [sys.executable, "-m", "s3notify_platform.cli", "demo", "--folder", str(tmp_path)]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}

@@ -2,7 +2,7 @@
 equals the bucket.
 
 Settings: `FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. The seed
-alone determines the writes. Timing determines the exact moment of each kill, and which run sees a write.
+alone determines the writes. The exact moment of each kill, and the run that sees a write, depend on timing.
 """
 
 import os
@@ -114,7 +114,7 @@ class Fuzz:
     # Operations
 
     def operate(self) -> None:
-        """Does the next operation, which only the seed and the earlier operations determine."""
+        """Does the next operation, which depends only on the seed and the earlier operations."""
         dice = self.dice
         (name,) = dice.choices([*SHARES], [*SHARES.values()])
         suffix = dice.choice(SUFFIXES[name])
@@ -174,8 +174,8 @@ class Fuzz:
     # Runs
 
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
-        """Does one run, and at most this number of operations while the run is active. Returns the number of done
-        operations. The run may be killed.
+        """Does one run, and meanwhile at most this number of operations. Returns the number of done operations. The run
+        may be killed.
         """
         source = self.sources[name]
         settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
@@ -185,7 +185,7 @@ class Fuzz:
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
         # The kill comes after some outputs of the run, and a random delay. The first kill comes at most 0.1 s after the
-        # first output, so it certainly comes before the run's end.
+        # first output, and thus before the run's end.
         kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0
@@ -274,8 +274,8 @@ class Fuzz:
 
 
 def test_table_of_every_format_equals_the_bucket_after_kills(ministack: S3Server, tmp_path: Path) -> None:
-    """Otherwise a kill would lose or double rows of some format. An independent reader compares bucket and tables, in
-    between and in the end.
+    """Otherwise a kill would lose or double rows of some format. An independent reader compares bucket and tables,
+    between the runs and in the end.
     """
     print(f"\n{Fuzz.replay()}", flush=True)
     fuzz = Fuzz(ministack, tmp_path)

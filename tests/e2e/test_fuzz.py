@@ -1,8 +1,7 @@
 """Four processes write through all inlets at the same time, and all kinds of processes get random SIGKILLs. In the end
 the table equals the bucket.
 
-During the writes, columns get other types again and again. The first types of the columns are inferred from a first
-object.
+During the writes, columns repeatedly get other types. The first types of the columns are inferred from a first object.
 
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
@@ -321,7 +320,7 @@ class Fuzz:
                     begun[operation.key].append((operation, what))
         wrong = []
         for key in sorted(begun):
-            # The last operation of a key is the last confirmed operation, or a later operation whose writer was killed.
+            # A key's last operation is its last confirmed operation, or a later operation whose writer was killed.
             causes = []
             for operation, what in reversed(begun[key]):
                 if operation.etag == there.get(key):
@@ -374,7 +373,7 @@ class Fuzz:
         return f"FUZZ_SEED={SEED} FUZZ_OPERATIONS={OPERATIONS} killed {self.killed}\n{logs}\n{self.platform.tail()}"
 
     def check(self) -> None:
-        """Checks that no row is lost or doubled, and that no repair by a person is needed."""
+        """Checks that no row is lost or doubled, and that no person has to repair anything."""
         found = self.sweep()
         assert (found["found_by_sweep"], found["pending"]) == (0, 0), (found, self.facts())
         assert not self.differences(), self.facts()

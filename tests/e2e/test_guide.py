@@ -147,7 +147,7 @@ def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
 
 
 def test_assets_are_tested_as_the_testing_page_says(place: Place) -> None:
-    """Otherwise the calls of the page's test would not fit the assets of the Dagster page."""
+    """Otherwise the calls in the test on this page would not fit the assets on the page about Dagster."""
     with ExitStack() as stack:
         for each in blocks((GUIDE / "dagster.md").read_text()):
             if not each.name and each.language == "python":

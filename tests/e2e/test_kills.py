@@ -39,7 +39,7 @@ def demo(folder: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def processes(folder: Path, victim: str) -> list[int]:
-    """The processes of this demo with the role `victim`."""
+    """The demo's processes that have the role `victim`."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -76,8 +76,8 @@ def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None
                 running = demo(folder, log)
                 killed.append(victim)
                 continue
-            # The victim has possibly not started yet. The time of the kill counts from the victim's start, so the test
-            # waits for this start.
+            # The time until the kill begins with the victim's start. The victim may not have started yet, so the test
+            # waits for its start.
             waits = time.monotonic() + 40
             while not (pids := processes(folder, victim)) and time.monotonic() < waits:
                 if running.poll() is not None:

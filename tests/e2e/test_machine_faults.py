@@ -109,7 +109,9 @@ def test_full_disk_ends_a_run_with_a_clear_error(ministack: S3Server, tmp_path: 
 
 
 def test_output_to_a_full_disk_fails_with_one_line() -> None:
-    """Otherwise a person would see a traceback. The one line must name the full disk, and the exit code must be 1."""
+    """Otherwise a person would see a traceback. The error must be one line that names the full disk, and the exit code
+    must be 1.
+    """
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "s3notify_platform.cli", "--help"],

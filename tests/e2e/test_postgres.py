@@ -1,4 +1,4 @@
-"""With Dagster's instance on PostgreSQL, warm runs, their logs and their end are the same as with SQLite."""
+"""If Dagster's instance is on PostgreSQL, warm runs work, log and end in the same way as with SQLite."""
 
 from collections.abc import Iterator
 

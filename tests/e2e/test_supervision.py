@@ -1,5 +1,5 @@
-"""Commands that a supervisor runs: each home has one platform, SIGTERM ends a command, and no command crashes at its
-end.
+"""Commands under a process supervisor: each home has one platform, SIGTERM ends a command, and no command crashes at
+its end.
 """
 
 import json
@@ -28,7 +28,7 @@ CLI = [sys.executable, "-m", "s3notify_platform.cli"]
 
 
 def of_folder(folder: Path) -> dict[int, str]:
-    """Living processes with this folder in their command or environment."""
+    """Running processes whose command or environment contains this folder."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -110,7 +110,7 @@ def test_units_start_a_working_platform(tmp_path: Path) -> None:
 
                 platform.until("shown", shown)
                 assert rows_of(platform, keys) == {key: [n] for n, key in enumerate(keys)}
-                # A batch that begins before the worker is ready has a process of its own.
+                # A batch that begins before the worker is ready runs in a separate process.
                 if log.exists() and "slots committed" in log.read_text():
                     break
             else:
@@ -144,7 +144,7 @@ def test_units_are_written_once(tmp_path: Path) -> None:
 
 
 def test_paths_that_systemd_cannot_parse_are_refused(tmp_path: Path) -> None:
-    """Otherwise a unit would be written that systemd parses differently, for example because a path has spaces."""
+    """Otherwise systemd would misread the unit, for example because a path has spaces."""
     given = ["units", "--into", str(tmp_path / "a b"), "--home", str(tmp_path), "--defs", str(DEMO_FOLDER)]
     result = CliRunner().invoke(main, given)
     assert (result.exit_code, "spaces" in result.output) == (1, True), result.output

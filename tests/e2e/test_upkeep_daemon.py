@@ -1,4 +1,6 @@
-"""The upkeep's sensor with a real daemon: its runs are of two jobs, one of which Dagster's UI does not list."""
+"""The upkeep's sensor with a real daemon. The sensor requests runs of two jobs, and Dagster's UI does not list one of
+these jobs.
+"""
 
 import json
 from collections.abc import Iterator

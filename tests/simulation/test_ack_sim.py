@@ -52,8 +52,8 @@ STORES = {
         lambda store, clock: SharedChains(store, clock=clock),
     ),
 }
-"""The kinds of store. Each has a function that makes the shared server, and a function that makes an actor's client of
-this server.
+"""For each kind of store: a function that makes the shared server, and a function that makes an actor's client of this
+server.
 """
 
 KINDS = pytest.mark.parametrize("kind", ["records", "objects", "npm table"])
@@ -67,7 +67,7 @@ def shared(kind, time):
 @KINDS
 @simulated
 def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
-    """A sensor opens a batch, and four runs with overlapping slots crash, retry and repeat each other's work.
+    """A sensor opens a batch. Four runs with overlapping slots crash and retry, and repeat stamps of each other.
 
     The sensor never sees `acked` before every slot is finished, and always sees `acked` in the end.
     """
@@ -116,7 +116,8 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
 @KINDS
 @simulated
 def test_chain_with_children_survives_crashes(seed, kind):
-    """Each of five stampers ends a parent and begins two children, then ends the children, and may crash anywhere.
+    """Each of five stampers ends a parent, begins two children, and then ends the children. A stamper may crash
+    anywhere.
 
     No watcher sees the chain done before every child is done, and a watcher sees the chain's end. At most one operation
     gets `Acked`. Exactly one operation gets `Acked` if no process crashes.
@@ -179,7 +180,7 @@ def test_reader_finishes_the_stamps_of_dead_stampers(seed):
 @KINDS
 @simulated
 def test_exactly_one_stamper_gets_acked(seed, kind):
-    """No stamper crashes; all other faults happen, and readers ask for the state in between."""
+    """No stamper crashes, but all other faults happen. Meanwhile readers ask for the state."""
     names = [str(n) for n in range(6)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -207,7 +208,9 @@ def test_exactly_one_stamper_gets_acked(seed, kind):
 
 @simulated
 def test_failed_chain_stays_failed(seed):
-    """A failer and stampers race: all see the same end, and no stamp is applied after `fail` has returned."""
+    """A call of `fail` races with stampers. All of them see the same end, and no stamp is applied after `fail` has
+    returned.
+    """
     names = [str(n) for n in range(5)]
     store = MemoryRecordStore()
     AckChains(store).open_batch("t", names)
@@ -267,8 +270,8 @@ def test_stamps_of_a_removed_chain_never_count_in_its_successor(seed, kind, how)
     """The first chain is deleted, or it has ended and its tag is used again immediately.
 
     Stamps of the first chain never count in the second chain, and after a purge nothing of the first chain is left.
-    Stampers of both chains come at any time, and dead stampers return. The purger works all the time, and removes
-    nothing of the second chain. Each late stamper gets an error that its chain no longer exists.
+    Stampers of both chains come at any time, and dead stampers return. The process that purges works all the time, and
+    removes nothing of the second chain. Each late stamper gets an error that its chain no longer exists.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()
@@ -358,7 +361,7 @@ def test_raw_stamps_with_operation_ids_survive_crashes(seed):
 
 @simulated
 def test_call_without_an_operation_id_is_one_stamp(seed):
-    """Within one call, lost answers and late writes never apply a stamp twice."""
+    """A lost answer or a late write never applies the stamp of one call twice."""
     store = MemoryRecordStore()
     stamps = [new_stamp() for _ in range(5)]
     AckChains(store).create("t", xor(*stamps))
@@ -381,7 +384,9 @@ def test_call_without_an_operation_id_is_one_stamp(seed):
 
 @simulated
 def test_chain_has_one_creator_and_one_end(seed):
-    """Openers race, and one of them wins. Then a stamper and a failer race, and both agree on the end of the chain."""
+    """Openers race, and one of them wins. Then a stamper races with a call of `fail`, and both report the same end of
+    the chain.
+    """
     store = MemoryRecordStore()
     won = []
 

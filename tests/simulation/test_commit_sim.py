@@ -1,4 +1,4 @@
-"""Conditional commits under faults: one writer of each generation wins, and no outcome is wrong."""
+"""Conditional commits under faults: exactly one writer wins each generation, and no reported outcome is wrong."""
 
 from collections import Counter
 
@@ -80,7 +80,7 @@ def test_no_update_is_lost_or_applied_twice(seed):
 
 @simulated
 def test_one_copy_wins(seed):
-    """Four writers copy from their own sources to one target; the target has the body of the winner's source."""
+    """Four writers copy from their own sources to one target. The target gets the body of the winner's source."""
     store = MemoryObjectStore()
     won, lost = [], []
 
@@ -112,7 +112,7 @@ def test_one_copy_wins(seed):
 
 @simulated
 def test_each_version_is_deleted_once(seed):
-    """Four writers create and delete one path; at most one delete of a version succeeds."""
+    """Four writers create and delete one path. At most one delete of each version succeeds."""
     created, deleted = Counter(), Counter()
 
     class Noting(MemoryObjectStore):

@@ -43,7 +43,9 @@ def outlet(world, answer, *, lease_seconds=1.5, expiry_seconds=3.0):
 
 
 def moody(seed, *, until):
-    """An endpoint with random phases of 4 s: it accepts nothing or some events, or is silent; in the end it works."""
+    """An endpoint with random phases of 4 s. In a phase it accepts nothing or some events, or sends no answer. In the
+    end it works.
+    """
     dice = random.Random(f"mood {seed}")
     moods = [dice.choice(["well", "refusing", "gone", "busy", "silent", "odd"]) for _ in range(100)]
 
@@ -99,7 +101,7 @@ def test_events_are_delivered_once_if_no_answer_is_lost(seed):
 
 @simulated
 def test_refused_event_becomes_the_only_dead_letter(seed):
-    """One event is refused in every batch that contains it; all other events are delivered."""
+    """The endpoint refuses every batch that contains a certain event. All other events are delivered."""
     world = World(kind="memory", settings=settings(max_attempts=3), seed=seed)
     keys = [f"k{i}" for i in range(12)]
     poison = {"k3", "k7"}

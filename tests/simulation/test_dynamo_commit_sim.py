@@ -1,6 +1,7 @@
-"""Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
+"""Commits by leases under faults. The leases are in memory, on a bucket or in DynamoDB, and the store of the objects
+ignores conditions.
 
-Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
+Invariant: among all calls with the same precondition, at most one returns that it committed. Any other write that was
 applied belongs to a call that returned `unknown`, or died. If no write is in flight for longer than its lease, another
 invariant holds: every write meets its precondition when it is applied, and the object has the winner's body.
 """
@@ -40,7 +41,9 @@ awake_or_not = pytest.mark.parametrize("faults", [AWAKE, ROUGH], ids=["awake", "
 
 
 class LandingStore(IgnoringStore):
-    """Records every write to `PATH` when it is applied: its body (None: a delete), and if its precondition held."""
+    """Records every write to `PATH` when it is applied: the body (None for a delete), and whether the precondition was
+    true.
+    """
 
     def __init__(self):
         super().__init__(MemoryObjectStore(), {"create", "match", "delete", "copy"})
@@ -95,9 +98,9 @@ class World:
             "dynamo": lambda: TableInMemory("path", "etag"),
         }[place]()
         self.committed: list[tuple[str, bytes | None]] = []
-        """Expected ETag and body of each commit; the body of a delete is None."""
+        """The expected ETag and the body of each commit. The body of a delete is None."""
         self.outcomes: dict[bytes, str] = {}
-        """The outcome of the call that writes this body. If the call died, the entry is missing."""
+        """For each body, the outcome of the call that writes it. If the call died, there is no entry."""
 
     def commit(self, stores, clock):
         objects, records = Slow(stores["objects"], clock), Slow(stores["records"], clock)
@@ -111,7 +114,7 @@ class World:
         return DynamoCommit(objects, leases, settings=SETTINGS, clock=clock)
 
     def call(self, expected, body, send):
-        """Makes one call. Returns None if its outcome is neither a commit nor a conflict."""
+        """Makes one call. Returns None if the call's outcome is neither a commit nor a conflict."""
         try:
             outcome = send()
         except (UnavailableError, UnknownOutcomeError) as error:
@@ -148,7 +151,9 @@ class World:
 @awake_or_not
 @simulated
 def test_one_creator_wins(place, faults, seed):
-    """Four writers create one path: by a put, or by a copy of each writer's own source. The writers crash and retry."""
+    """Four writers create one path, by a put or by a copy. Each writer copies from a source of its own. The writers
+    crash and retry.
+    """
     world = World(place)
     copies = seed % 2 == 1
 
@@ -178,7 +183,7 @@ def test_one_creator_wins(place, faults, seed):
     if world.committed and faults is AWAKE:
         assert world.body() == world.committed[0][1]
 
-    # The next writer resolves any remains, and need not wait longer than a lease.
+    # The next writer resolves the remains of earlier writers, and need not wait longer than a lease.
     clock = ManualClock()
     stores = {"objects": world.objects, "records": world.records}
     outcome = world.commit(stores, clock).put_if_absent(PATH, b"next")
@@ -190,8 +195,8 @@ def test_one_creator_wins(place, faults, seed):
 @awake_or_not
 @simulated
 def test_no_update_is_lost_or_applied_twice(place, faults, seed):
-    """For each ETag, exactly one update wins. The counter is at least the number of confirmed increments, and at most
-    the number of possible increments.
+    """For each ETag, exactly one update wins. The counter's value is between the number of confirmed increments and the
+    number of possible increments.
     """
     world = World(place)
     world.objects.store.put(PATH, b"0 start")
@@ -225,10 +230,10 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 @both_leases
 @simulated
 def test_path_is_created_and_deleted_repeatedly(place, seed):
-    """Four writers create and delete one path in turn: every version is deleted once.
+    """Four writers create and delete one path again and again. Every version is deleted once.
 
-    A body may be created twice. This happens if another writer deletes the object while the call that wrote the body is
-    still in doubt.
+    A body may be created twice, if another writer deletes the object before the call that wrote the body knows its
+    outcome.
     """
     world = World(place)
 
@@ -258,7 +263,9 @@ def test_path_is_created_and_deleted_repeatedly(place, seed):
 
 
 def test_faults_cause_every_expected_outcome():
-    """Over all seeds there are winners, losers, take-overs, and sleepers that replaced the winner's object."""
+    """Among all seeds there are winners, losers, writers that took over a lease, and sleeping writers that later
+    replaced the winner's object.
+    """
     seen = {"committed": 0, "lost": 0, "unknown": 0, "replaced": 0, "taken over": 0}
     for seed in range(60):
         world = World("memory")

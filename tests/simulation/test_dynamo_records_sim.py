@@ -20,10 +20,10 @@ def records_of(table, clock):
 
 @simulated
 def test_each_version_has_one_successor(seed):
-    """Four writers create, replace and remove one record; their results fit into one history."""
+    """Four writers create, replace and remove one record. All their results fit into one order of the calls."""
     table = TableInMemory("partition", "key")
     confirmed = []
-    """The expected version and the new version of each confirmed call; the new version of a removal is None."""
+    """The expected version and the new version of each confirmed call. The new version of a removal is None."""
     in_doubt = []
 
     def writer(number):
@@ -57,13 +57,14 @@ def test_each_version_has_one_successor(seed):
     assert len(replaced) == len(set(replaced)), "a version has two successors"
     versions = {etag for _, etag in confirmed if etag is not None}
     ended = {item["version"]["S"] for item in table.items.values()}
-    # Each written version is the last one, has a confirmed successor, or has a successor whose write is in doubt.
+    # Each written version is the last version, has a confirmed successor, or has a successor whose write has an unknown
+    # outcome.
     assert versions <= {*replaced, *in_doubt, *ended}
 
 
 @simulated
 def test_counter_has_all_confirmed_additions(seed):
-    """The value has all confirmed additions, and some of the additions in doubt."""
+    """The value has all confirmed additions, and some of the additions whose outcome is unknown."""
     table = TableInMemory("partition", "key")
     begun, totals, in_doubt = [], [], []
 
@@ -143,7 +144,7 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed):
 
 
 def test_seed_repeats_its_history():
-    """Tokens, faults and order are all drawn from the seed."""
+    """The seed determines tokens, faults and order."""
 
     def run(seed):
         def actor(store, clock):

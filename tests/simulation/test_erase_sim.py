@@ -1,6 +1,6 @@
 """Objects are erased while writers commit rounds, under faults: crashes, lost answers, sleeps.
 
-Each writer has its own slot, and knows what was committed to it. All writers also ingest the slot of the erased
+Each writer has its own slot, and knows the commits to this slot. All writers also ingest the slot of the erased
 objects. At the end nothing of these objects is left, and everything that was reported as committed exists.
 """
 
@@ -62,8 +62,8 @@ class Dawdling(DelegatingStore):
 def writer(bucket, reported, letter, vectors, seen):
     """A writer that overwrites its own objects, and one object of the common slot.
 
-    `reported`: by letter, the writer's objects that were reported as committed. `seen`: the process that reads the
-    table right after a report, without a cache.
+    `reported`: for each writer's letter, its objects that were reported as committed. `seen`: a process without a
+    cache, which reads the table right after each report.
     """
     done = 0
 
@@ -102,7 +102,7 @@ def writer(bucket, reported, letter, vectors, seen):
 def eraser(bucket, erased, doubted, vectors):
     """Deletes and erases the objects one by one. After the duration of the longest run, erases each object again.
 
-    `doubted`: objects whose erasure ended without an answer, so the next erasure may find nothing.
+    `doubted`: objects for which a call of `erase` had an unknown outcome, so the next erasure may find nothing.
     """
 
     def run(store, clock):

@@ -1,4 +1,6 @@
-"""Runs create a table, commit to it and update `known`, and die anywhere: a table is called lost only if it is lost."""
+"""Runs create a table, commit to the table, update `known`, and die anywhere. A table is reported as lost only if it is
+lost.
+"""
 
 from contextlib import suppress
 
@@ -35,8 +37,8 @@ def one_run(store, number, expected="", **given):
 
 @simulated
 def test_only_lost_tables_are_called_lost(seed):
-    """Three runs race under all faults, from the table's creation on. Then versions are removed, and the loss must be
-    noticed.
+    """Three runs race under all faults, beginning with the table's creation. Then versions are removed, and the loss
+    must be noticed.
     """
     store, ids = MemoryObjectStore(), set()
 

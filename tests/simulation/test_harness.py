@@ -81,7 +81,7 @@ def test_every_fault_happens():
 
 
 def test_clocks_run_at_their_rates():
-    """An actor with a fast clock waits for a shorter true time."""
+    """The wait of an actor with a fast clock takes less true time."""
     order = []
 
     def sleeper(name, seconds):
@@ -113,7 +113,7 @@ def test_error_of_an_actor_ends_the_run():
 
 
 def test_actor_calls_a_store_only_from_its_own_thread():
-    """If an actor called its store from other threads, a seed could not repeat their order."""
+    """If an actor called its store from other threads, a seed could not repeat the order of the calls."""
 
     def parallel(store, _clock):
         with ThreadPoolExecutor(1) as pool:

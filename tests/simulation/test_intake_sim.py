@@ -1,4 +1,5 @@
-"""Inlets under faults: all reported events reach every topic's consumer, by signals alone, without a second report.
+"""Inlets under faults. All reported events reach every topic's consumer by signals alone, without a second report of
+the event.
 
 The simulation runs the real `PullInlet.handle` and `Intake` over a queue that delivers at least once, in any order.
 Consumers read the entries of slots whose signal moved, and no others. So an entry would stay if its signal were

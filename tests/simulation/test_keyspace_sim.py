@@ -43,7 +43,7 @@ def persistently(clock, action, publisher):
 
 
 def writer(number, log):
-    """Publishes a few objects, singly and in batches; after a crash it continues where it was."""
+    """Publishes a few objects, singly and in batches. After a crash, continues at the same place."""
 
     def run(store, clock):
         publisher = Publisher(store, prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
@@ -94,7 +94,8 @@ def consumer(saved):
 
 @simulated
 def test_every_published_change_reaches_every_consumer(seed):
-    """Three writers and two consumers crash and meet faults; in the end the views equal the bucket.
+    """Three writers and two consumers crash, and their requests have faults. In the end the consumers' views equal the
+    bucket.
 
     A poll lists the keyspace only if the root has changed.
     """
@@ -149,7 +150,7 @@ def effects_seen(seed):
                 assert cause >= seen
                 seen = cause
                 following = f"effect-{cause + 1}"
-                for times in range(15):  # the cause is in the cache, and becomes too old
+                for times in range(15):  # the cache has the cause, which becomes too old
                     if store.head(following) is not None:
                         break
                     clock.sleep(0.005 * 2**times)
@@ -159,8 +160,8 @@ def effects_seen(seed):
             except UnavailableError:
                 clock.sleep(0.01)
 
-    # No crashes: a writer that stays dead would leave a cause without a signal. Only the queue can resolve such a
-    # cause.
+    # There are no crashes, because a writer that stays dead could leave a cause without a signal. Only the queue can
+    # announce such a cause.
     readers = [read] * (1 + seed % 2)
     run_simulation([write, *readers], store, seed, faults=NO_CRASH, clock_rates=[1.0, 0.5, 2.0])
     return sum(map(bool, effects))
@@ -181,7 +182,7 @@ def _number(found):
 
 
 def pairs_seen(seed):
-    """A writer increases `cause`, and then `effect`, repeatedly; readers refresh both in the background.
+    """A writer repeatedly increases `cause`, and then `effect`. Readers refresh both objects in the background.
 
     A reader of an effect must have seen its cause. Returns the number of effects that were seen without a request.
     """

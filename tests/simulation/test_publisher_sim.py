@@ -1,6 +1,6 @@
 """Publisher, queue, keyspace, reconciler and consumers together: every change reaches every topic.
 
-No writer repeats a write, and consumers read only the entries of slots that moved.
+No writer repeats a write, and consumers read only the entries of slots whose signal moved.
 """
 
 import io
@@ -58,7 +58,7 @@ TOPICS = {
     "raw": TopicSettings(capacity=5, shards=1, slots=SLOTS, prefix="raw/", bucket="b"),
     "late": TopicSettings(capacity=8, shards=1, slots=SLOTS),
 }
-"""The last topic is created by its consumer, during the run."""
+"""The topics of the simulation. The consumer of the last topic creates this topic during the run."""
 
 
 class Bucket(MemoryObjectStore):
@@ -82,9 +82,9 @@ class Bucket(MemoryObjectStore):
 class World:
     kind: str
     announces: bool = False
-    """True: writers repeat failed announcements; False: the reconciler makes these announcements."""
+    """True if writers repeat failed announcements, and False if the reconciler makes these announcements."""
     pace: float = 1.0
-    """The factor by which all actors wait longer before the next round."""
+    """All actors wait longer by this factor before their next round."""
     refused: set = field(default_factory=set)
     pending: int = 1
     large: bool = False
@@ -264,7 +264,9 @@ class World:
         return run
 
     def newcomer(self, stores, clock):
-        """Creates its topic, lists the bucket once, and then reads only entries; it lists once more at the end."""
+        """Creates its topic, lists the bucket once, and then reads only entries. Lists the bucket once more at the
+        end.
+        """
         view = self.views["late"]
         for life, seconds in ((1, 4.0 * self.pace), (2, float("inf"))):
             while view.get("life", 0) < life:
@@ -294,7 +296,7 @@ class World:
         )
 
     def check(self):
-        """Checks that each consumer knows the bucket's state without having listed it, and that no remains are left."""
+        """Checks that each consumer knows the bucket's state without a LIST, and that the queue has no remains."""
         there = {meta.key: meta.etag for meta in list_all(self.objects, "") if not meta.key.startswith(KS)}
         for name, settings in TOPICS.items():
             if name != "late" and not self.others:
@@ -349,7 +351,7 @@ def test_root_signals_alone_are_enough(seed):
 
 @simulated
 def test_first_topic_gets_all_changes_by_the_root_alone(seed):
-    """Writers that began before the topic existed signal their slots, too; no actor dies."""
+    """Writers that began before the topic existed signal their slots, too. No actor dies."""
     world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
     world.run(seed, SLEEPY)
     world.check()
@@ -364,7 +366,7 @@ def small_parts(monkeypatch):
 @pytest.mark.parametrize("faults", [CRASHES, SLEEPY], ids=["crashes", "sleepy"])
 @simulated
 def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
-    """Objects of many parts are announced only if the upload was completed; other uploads are aborted."""
+    """Objects of many parts are announced only if their upload was completed. Other uploads are aborted."""
     world = World(
         kind="memory", large=True, announces=faults is SLEEPY, pace=5.0 if faults is SLEEPY else 1.0
     )
@@ -382,7 +384,7 @@ def test_sleeping_writer_announces_its_changes(seed):
 
 @simulated
 def test_first_topic_gets_changes_that_its_listing_missed(seed):
-    """Writers that began before the topic existed announce their changes to it; no actor dies."""
+    """Writers that began before the topic existed announce their changes to the topic. No actor dies."""
     world = World(kind="memory", announces=True, pace=5.0, others=False)
     world.run(seed, SLEEPY)
     world.check()
@@ -390,8 +392,8 @@ def test_first_topic_gets_changes_that_its_listing_missed(seed):
 
 @simulated
 def test_outcome_of_a_write_in_doubt_is_never_guessed(seed):
-    """About one answer in eight is lost, and one write in eight is applied late. So a read often comes before the
-    write.
+    """About one answer in eight is lost, and one write in eight is applied late. So writers often read before their
+    write is applied.
     """
     world = World(kind="memory")
     world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)
@@ -417,6 +419,8 @@ def test_refused_write_was_not_applied(seed):
 
 
 def test_keys_share_slots():
-    """Otherwise no test would cover this case: the signal of one writer hides that another writer has not signalled."""
+    """Otherwise no test would cover the case that one writer's signal of a slot hides the missing signal of another
+    writer.
+    """
     slots = [slot_of(f"raw/{n}.{m}", SLOTS) for n in range(3) for m in range(2)]
     assert len(set(slots)) < len(slots)

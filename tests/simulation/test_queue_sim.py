@@ -1,5 +1,5 @@
-"""The notification queue under faults. No entry is lost. An entry is doubled only because of a fault. Quota and fences
-hold.
+"""The notification queue under faults. No entry is lost. An entry is doubled only because of a fault. No quota is
+exceeded, and fenced owners change nothing.
 """
 
 import pytest
@@ -15,8 +15,8 @@ from tests.support.simulation import run_simulation, simulated
 
 @pytest.fixture
 def holding(monkeypatch):
-    """Lets each writer hold half of a shard's quota as spare quota. Spare quota is taken only while the shard is filled
-    to at most three quarters.
+    """Lets each writer hold half of a shard's quota as spare quota. Writers take spare quota only while at most three
+    quarters of the shard are filled.
     """
     monkeypatch.setattr(rooms, "ROOM_HELD_SHARE", 0.5)
     monkeypatch.setattr(rooms, "ROOM_IDLE_SHARE", 0.75)
@@ -25,7 +25,7 @@ def holding(monkeypatch):
 @KINDS
 @simulated
 def test_every_write_is_announced(kind, seed):
-    """Writers, owners and reconcilers crash anywhere; every written object is delivered in the end."""
+    """Writers, owners and reconcilers crash anywhere. In the end every written object is delivered."""
     world = World(kind=kind, settings=TopicSettings(capacity=4, shards=2), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
     actors += [world.deliverer(), world.deliverer(), world.reconciler()]

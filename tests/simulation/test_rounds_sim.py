@@ -1,5 +1,5 @@
-"""Whole rounds under faults: three processes plan and commit changes, and one vacuums. Processes are killed or paused,
-and requests are in doubt.
+"""Whole rounds under faults: three processes plan and commit changes, and another process vacuums the table. Processes
+are killed or paused, and the outcomes of requests are unknown.
 
 Each version is whole. After a last round, the table equals the bucket.
 """
@@ -109,9 +109,7 @@ def cleaner(store, clock):
 
 
 def reader(store, clock):
-    """Reads the table all the time; each table version must be whole. After a long pause a pack may have been
-    vacuumed.
-    """
+    """Reads the table all the time. Each table version must be whole. After a long pause, a pack may be vacuumed."""
     for _ in range(4):
         clock.sleep(20)
         started = clock.monotonic()

@@ -55,14 +55,14 @@ def by_leases(stores, clock):
 
 @dataclass(kw_only=True)
 class Reported:
-    """Additions by slot, as reported to writers: committed, not committed, in doubt."""
+    """Additions by slot, as reported to writers: committed additions, and additions whose outcome is unknown."""
 
     won: Counter = field(default_factory=Counter)
     doubt: Counter = field(default_factory=Counter)
 
     def check(self, counted):
-        """Checks that every addition that was reported as committed exists once, and that every other existing addition
-        was in doubt.
+        """Checks that every addition that was reported as committed exists once, and that all other existing additions
+        had an unknown outcome.
         """
         assert sum(self.won.values()) > 0
         for slot in range(10):
@@ -93,14 +93,14 @@ def writer(reported, number, table_of, mends=None):
             rounds += 1
             slots = tuple({(number + rounds * step) % 10 for step in (1, 3, 4)})
             change = None
-            # After a crash, the addition in flight is in doubt.
+            # After a crash, the outcome of the addition in flight is unknown.
             reported.doubt.update(slots)
             try:
                 change = Counts(base=kept, slots=slots, clock=clock)
                 found = table.committer.commit(change, kept)
             except (UnavailableError, UnknownOutcomeError):
                 continue
-            except FencedError:  # a new plan shows if the additions were committed
+            except FencedError:  # a new plan shows whether the additions were committed
                 kept = None
                 continue
             except CorruptError:
@@ -204,7 +204,7 @@ def overruns(seed):
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported, mends = Reported(), []
     actors = [writer(reported, number, asleep, mends) for number in range(3)]
-    # The faults are rare, so that processes get as far as a repair of the log: before, each process reads a log of 24
+    # The faults are rare, so that processes reach a repair of the log. Before a repair, each process reads a log of 24
     # versions completely, several times.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])

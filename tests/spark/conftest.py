@@ -1,4 +1,4 @@
-"""Fixtures: sources (lakes) on real servers."""
+"""Fixtures that make sources (lakes) on real servers."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """Clients cache topics only briefly, so tests need not wait until a change of a topic is seen."""
+    """Clients cache topics only briefly, so tests need not wait until clients notice a change of a topic."""
 
 
 @pytest.fixture(

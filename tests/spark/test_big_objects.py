@@ -1,5 +1,5 @@
-"""Big objects, which several tasks read in parts. Each record is read once, even over several rounds, and reading
-continues where it ended.
+"""Big objects, which several tasks read in parts. Each record is read once, even in several rounds, and each round
+continues at the end of the previous round.
 """
 
 import gzip
@@ -103,8 +103,8 @@ def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> 
 
 @one
 def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) -> None:
-    """If the bytes of a round are limited, each round must commit up to an offset of the object. The next round must
-    continue at this offset.
+    """If the bytes of a round are limited, each round must commit the object's rows up to some offset. The next round
+    must continue at this offset.
     """
     lake, _, _ = big
     limited = lake.with_source(max_bytes=2 * PART)
@@ -167,8 +167,8 @@ def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lak
 
 @pytest.mark.thorough
 def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The reported number of requests must equal the number of sent requests. A part needs a few requests, and an
-    object that is read whole needs one request.
+    """The reported number of requests must equal the number of sent requests. A part takes a few requests, and an
+    object that is read as a whole takes one request.
     """
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lake.put("big.jsonl", jsonl(range(COUNT)))

@@ -2,8 +2,8 @@
 
 Each test runs once by listing and once by the entries of the queue. The requests themselves determine the time of a
 change: a proxy makes the change just before it forwards a certain request. Many objects go through a test together.
-Each object has its own history, which says how many runs ingest the object. The number is two if the object changes
-while it is read, and otherwise one.
+Each object has its own history, which says how many runs ingest the object. The number of runs is two if the object
+changes while it is read, and otherwise one.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ both = pytest.mark.parametrize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The history of one object: first committed, then changed, then changed again just before a GET. None means that
-    the object does not exist.
+    """The history of one object. The object is first committed, then changed, and then changed again just before a GET.
+    None means that the object does not exist.
     """
 
     committed: bytes | None
@@ -45,7 +45,7 @@ class History:
 
 
 def put(*bodies: bytes | None) -> Callable[[Changing, str], object]:
-    """Writes these bodies, one after another; None deletes the object."""
+    """Writes these bodies, one after another. None deletes the object."""
 
     def change(bucket: Changing, key: str) -> None:
         for body in bodies:
@@ -145,7 +145,7 @@ BIG_HISTORIES = {
 @pytest.mark.thorough
 @both
 def test_parts_of_different_object_versions_are_never_mixed(changing_of: Callable[..., Changing]) -> None:
-    """A big object changes between the reads of its parts. No part may count without the other parts."""
+    """A big object changes between the reads of its parts. No part may be committed without the other parts."""
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
 
 
@@ -265,8 +265,8 @@ def test_change_after_the_announcement_reaches_the_table(changing_of: Callable[.
 
 @both
 def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) -> None:
-    """Other objects must be neither requested nor quarantined. With this source's `on_delete`, rows of a deleted object
-    must stay.
+    """Objects that are not included must be neither requested nor quarantined. With this source's `on_delete`, rows of
+    a deleted object must stay.
     """
     bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
     for name in (

@@ -1,4 +1,4 @@
-"""The same program runs on a standalone cluster and through Spark Connect; only the configuration differs."""
+"""The same program runs on a standalone cluster and through Spark Connect. Only the configuration differs."""
 
 import contextlib
 import json
@@ -152,8 +152,8 @@ SPECULATION = {
 
 
 class Meddler:
-    """Interferes when a task reads the object `MARKED`: it kills the executors, or waits until a second attempt of the
-    task has begun.
+    """Disturbs a task that reads the object `MARKED`: kills the executors, or waits until a second attempt of the task
+    has begun.
 
     The program writes the object `arm/kill` or `arm/twice` before a read that the meddler must disturb. After
     `arm/kill-pack`, the meddler kills the executors when a task reads a pack.

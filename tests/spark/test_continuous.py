@@ -1,4 +1,4 @@
-"""A committed table is kept in step with its bucket, without Dagster."""
+"""`ContinuousIngest` keeps a table up to date with its bucket, without Dagster."""
 
 from collections.abc import Callable
 from threading import Event

@@ -1,4 +1,4 @@
-"""The batches of `ContinuousIngest`: on a real S3 server, without Spark."""
+"""The batches of `ContinuousIngest`, on a real S3 server, without Spark."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,9 @@ def test_slot_that_fails_in_every_run_does_not_block_other_slots(site: Site) -> 
 
 
 def with_eight_neighbours(site: Site, proxy: FaultProxy) -> tuple[str, Slot, list[str]]:
-    """A key, its slot, and eight other objects of the slot, all read through the proxy."""
+    """The key of an object, the key's slot, and the keys of eight other objects of the slot. The proxy is in front of
+    all these objects.
+    """
     bad, slot = "raw/bad", slot_of("raw/bad", 20)
     good = sorted(key for n in range(300) if slot_of(key := f"raw/{n}", 20) == slot)[:8]
     for key in (bad, *good):
@@ -70,7 +72,7 @@ def with_eight_neighbours(site: Site, proxy: FaultProxy) -> tuple[str, Slot, lis
 
 
 def once(site: Site, clock: Clock = SYSTEM_CLOCK) -> ContinuousIngest:
-    """An ingest like that of a process with `--once`, with three attempts for each slot."""
+    """An ingest like the ingest of a process with `--once`, with three attempts for each slot."""
     continuous = replace(site.ingest(Works()), settings=BatchSettings(max_attempts=3), clock=clock)
     continuous.run(Event(), every_seconds=None)
     return continuous
@@ -299,7 +301,9 @@ def test_signal_without_entries_causes_one_batch(site: Site) -> None:
 
 
 def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
-    """If Java is dead, every slot fails in this process. So the process ends, and its supervisor starts a new one."""
+    """If the JVM is dead, every slot fails in this process. So the process ends, and its supervisor starts a new
+    one.
+    """
 
     class Gone:
         def range(self, _: int) -> Any:
@@ -337,7 +341,9 @@ def test_ingest_with_once_ends_when_everything_is_ingested(site: Site) -> None:
 
 
 def test_deletion_of_the_topic_causes_a_listing(site: Site) -> None:
-    """Entries of the deleted topic can no longer be followed. Without a listing, changes would be missed."""
+    """After its deletion, a topic has no entries that say what has changed. Without a listing, changes would be
+    missed.
+    """
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)

@@ -147,7 +147,7 @@ def test_object_at_fault_is_found_behind_a_transform(
 
 
 def fails_on_no_rows(rows: DataFrame) -> DataFrame:
-    """A transform that raises an error even without rows, but not when Spark asks for its columns."""
+    """A transform that raises an error even for an empty input, but not when Spark asks for its columns."""
 
     def run(batches):  # type: ignore[no-untyped-def]
         yield from batches

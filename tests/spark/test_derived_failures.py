@@ -1,4 +1,4 @@
-"""The update of a derived table fails. Its source must stay up to date, and the reason must be visible."""
+"""The update of a derived table fails. The source's table must stay up to date, and the reason must be visible."""
 
 import threading
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_no_error_of_an_update_fails_the_slots(
 
 
 class _Polls(threading.Event):
-    """Ends an ingest after this number of polls. The ingest's clock moves by 10 seconds with each poll."""
+    """Ends an ingest after this number of polls. Each poll moves the ingest's clock by 10 seconds."""
 
     def __init__(self, clock: "_Ahead", left: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_failing_updates_are_tried_less_and_less_often(
 def test_the_error_of_a_spark_task_is_not_wrapped(
     derived_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise an outage in a task would count as a defect, and a lost file would be shown as a traceback of Java."""
+    """Otherwise an outage in a task would be reported as a defect, and a lost file as a traceback of Java."""
     monkeypatch.setattr(following, "SMALL_BYTES", -1)
     lake = derived_lake
     lake.put("1.jsonl", [{"id": 1, "at": 1}])

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOTS, OBJECTS = 200, 20_000
 BESIDE = 200_000
-"""The bytes that a commit writes besides rows: version, manifest, `known`."""
+"""The number of bytes that a commit writes besides rows, for version, manifest and `known`."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_slot_asset_writes_little_more_than_its_changed_slots(lake: Lake) -> Non
     """An update of one slot may rewrite at most 16 MB of other slots. An update of many slots may write no
     more bytes for other slots than for its own slots.
 
-    No slot needs a request of its own.
+    No slot needs a separate request.
     """
     table, derived = lake.source.table(), lake.source.table(ASSET)
     size = sum(pack.size for pack in table.newest().packs.values())

@@ -90,7 +90,7 @@ def test_topic_has_the_slots_of_its_source(
 def test_second_environment_follows_the_recipe_of_the_guide(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the guide's recipe, the second environment must be refused, and must take no entries. With the recipe,
+    """Without the guide's recipe, the second environment must be refused before it takes any entry. With the recipe,
     the second environment must have its own data. A removal of the second environment must not change the first
     environment.
     """

@@ -48,7 +48,7 @@ def newest_lake(lake_of: Callable[..., Lake]) -> Lake:
 
 @pytest.fixture(params=["here", "spark"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test twice: once Spark does the work on the whole table, once this process does it."""
+    """Runs a test twice. In one run this process does the work on the whole table, and in the other run Spark."""
     if request.param == "spark":
         monkeypatch.setattr(following, "SMALL_BYTES", -1)
     return str(request.param)
@@ -270,7 +270,7 @@ def test_newest_rows_get_columns_that_are_added_later(newest_lake: Lake) -> None
 
 
 def test_rows_of_an_erased_object_leave_the_newest_rows(newest_lake: Lake) -> None:
-    """After the erasure, the newest rows of the object's keys must be built again from the remaining objects."""
+    """After the erasure of an object, the newest rows of its keys must be built again from the remaining objects."""
     lake = newest_lake
     lake.put("keep.jsonl", [line(1, 1), line(2, 1)])
     lake.put("person4711.jsonl", [line(1, 5, "secret4712")])

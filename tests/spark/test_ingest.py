@@ -1,4 +1,4 @@
-"""From changed objects to committed rows, on a real S3 server: the table holds exactly the bucket's data."""
+"""From changed objects to committed rows, on a real S3 server. The table must have exactly the bucket's data."""
 
 import io
 from collections.abc import Callable

@@ -59,10 +59,10 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
 
 @pytest.mark.thorough
 def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chains begin at cuts between keys, and servers order keys differently. No object, change or deletion at a cut may
-    be missed or doubled.
+    """Each chain begins at a cut between two keys, and servers order keys differently. No object, change or deletion at
+    a cut may be missed or doubled.
 
-    The plan that the driver alone makes for a small bucket is compared, too.
+    The test also compares the plan that the driver makes without Spark jobs, as for a small bucket.
     """
     alone = planned(large)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)

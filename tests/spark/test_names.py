@@ -107,7 +107,7 @@ def test_rescued_values_of_a_column_with_a_safe_name_are_read_again(lake_of: Cal
 
 
 def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> None:
-    """Names inside of lists must become safe, too. Spark must get safe names even if it reads objects without a
+    """Names of fields in lists must become safe, too. Spark must get safe names even if it reads objects without a
     table.
     """
     lake = lake_of(column_names="safe", format="parquet")
@@ -137,5 +137,5 @@ def test_names_of_a_batch_stay_when_the_schema_grows(lake_of: Callable[..., Lake
 
 
 def field_of(name: str) -> str:
-    """A field that an object has and the schema lacks, in the form that a task reports."""
+    """A field that an object has but the schema lacks, as a task reports such a field."""
     return b64encode(pa.schema([(name, pa.int64())]).serialize().to_pybytes()).decode()

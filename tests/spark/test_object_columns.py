@@ -73,7 +73,7 @@ def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -
 
 def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., Lake]) -> None:
     """If a field of a record has the name of a column from keys, the record must be a reject, as in a table. A declared
-    or hinted column with this name must be refused.
+    or hinted column with the name of a column from keys must be refused.
     """
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}, {"id": 2}])
@@ -175,8 +175,8 @@ def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) 
 def test_first_batch_rejects_records_with_a_column_from_keys(
     lake_of: Callable[..., Lake], mismatches: str
 ) -> None:
-    """As in an existing table, the record must be one reject, or its value must be rescued. All other records must be
-    ingested.
+    """A record with a field of this name must be one reject, or the field's value must be rescued, as in an existing
+    table. All other records must be ingested.
     """
     lake = lake_of(partition_columns="dt date", mismatches=mismatches)
     lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2, "DT": "2026-01-02"}])

@@ -123,7 +123,9 @@ def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: FaultProxy) -> None:
-    """A retry does not find the object. The object must leave quarantine, or its failure would be reported forever."""
+    """The retry does not find the object. So the object must leave quarantine, because otherwise its failure would be
+    reported forever.
+    """
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
@@ -139,7 +141,9 @@ def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_forbidden_object_is_quarantined_if_the_source_has_a_transform(lake: Lake, proxy: FaultProxy) -> None:
-    """With a transform, rows pass through Spark's shuffle. The forbidden object must be quarantined then, too."""
+    """With a transform, rows pass through Spark's shuffle. In this case, too, the forbidden object must be
+    quarantined.
+    """
     lake = lake.with_source(schema="id bigint, amount double")
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])
@@ -155,7 +159,7 @@ def test_forbidden_object_is_quarantined_if_the_source_has_a_transform(lake: Lak
 
 
 def test_rejects_become_rows_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None:
-    """The objects are unchanged. The commit that adds their rows must remove their rejects."""
+    """The objects are unchanged. The commit that adds the rows of the former rejects must remove these rejects."""
     lake = lake_of(slots=1, format="auto")
     lake.put("a.log1", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])

@@ -1,5 +1,5 @@
 """Counts the requests to a real server: for the put of a changed object, and for the ingest of this object by a running
-process. Overwritten objects, a process that has just started, and commits by leases have tests of their own.
+process. Overwritten objects, a process that has just started, and commits by leases have separate tests.
 
 Sequential requests are counted, too: on a real store, each sequential request takes 20 to 60 ms. A test on loopback
 would not notice additional requests, which take almost no time there.
@@ -141,8 +141,8 @@ table's newest version is read), GET of the segment, GET of the object, PUT of t
 
 
 def fewest_in_sequence(found: Iterable[tuple[Requests, Requests]]) -> int:
-    """The sequential requests of the batch that has the fewest. On a busy machine, some concurrent requests do not
-    overlap, so a batch may have more.
+    """The smallest number of sequential requests of a batch. On a busy machine, some concurrent requests do not
+    overlap, so other batches may have more.
     """
     return min(batch.in_sequence for _, batch in found)
 
@@ -194,7 +194,7 @@ BATCHES = CHECKPOINT_EVERY
 
 def test_one_changed_object_needs_few_requests_in_the_mean(site: Site) -> None:
     """Otherwise merges and checkpoints could cost more requests than the batches themselves."""
-    site.proxy.before = lambda *_: None  # nothing is counted in sequence
+    site.proxy.before = lambda *_: None  # this test counts no sequential requests
     _, *warm = counts(site, 1 + BATCHES, lambda number: site.put(f"raw/{number}", 1))
     found = [batch.total for _, batch in warm]
     assert max(found) > 16, "merges and a checkpoint are among these batches"
@@ -213,7 +213,9 @@ def test_an_overwritten_object_needs_only_a_few_more_requests(site: Site) -> Non
 
 
 def test_commits_by_leases_need_four_more_requests(site_of: Callable[..., Site]) -> None:
-    """The version is staged and looked up, and its lease is taken and released. Requests to DynamoDB count, too."""
+    """The four requests stage the version, look it up, take its lease, and release the lease. Requests to DynamoDB
+    count, too.
+    """
     site = site_of(leases=True)
     _, *warm = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
     for _, batch in warm:
@@ -227,7 +229,8 @@ def test_a_process_that_has_just_started_needs_only_a_few_more_requests(site: Si
     """The process may need seven requests more, and one for each version since the checkpoint.
 
     Six of these requests read the abilities of the store, the signals seen, the rescan backlog, the topic, the pointer
-    to the checkpoint, and the manifest. One reads the queue's count of entries, which the process changes later.
+    to the checkpoint, and the manifest. The seventh request reads the queue's count of entries, which the process
+    changes later.
     """
     counts(site, 2, lambda number: site.put(f"raw/{number}", 1))
     site.put("raw/cold", 1)

@@ -1,4 +1,4 @@
-"""Columns get another type, with Spark's inference, with hints and transforms, and while batches run."""
+"""Columns get another type, with Spark's inference, with hints, with transforms, and while batches run."""
 
 import re
 
@@ -93,7 +93,7 @@ def test_if_a_transform_returns_changed_types_the_error_names_schema_set(lake: L
 
 
 def test_batch_running_during_a_retype_plans_again(lake: Lake) -> None:
-    """The batch was planned with the old type, and its rows must not be stored with the new one."""
+    """The batch was planned with the old type, so its rows must not be stored with the new type."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     lake.put("b.jsonl", [{"id": 2}, {"id": 2.25}])

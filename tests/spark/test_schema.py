@@ -185,8 +185,8 @@ def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake]
 
 
 def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
-    """Some names are reserved, and some names look the same to Spark. A field with such a name must get no column, and
-    must not delay a batch.
+    """Some names are reserved, and Spark cannot distinguish some other names. A field with such a name must get no
+    column, and must not delay a batch.
     """
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()

@@ -104,7 +104,7 @@ def test_versions_are_returned_in_order(place: Place) -> None:
 
 
 def test_row_added_and_removed_within_a_micro_batch_is_not_returned(place: Place) -> None:
-    """With smaller micro-batches, the row must be returned, followed by the row that replaces it."""
+    """With smaller micro-batches, the stream must return the added row, and then the row that replaces this row."""
     ingest(place, o=(0,))
     whole, single = query_of(place), query_of(place, max_objects=1)
     for query in (whole, single):
@@ -146,7 +146,7 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
     ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
-    # Some of these requests read the version, and look for the next version. The others read the manifest with its
+    # Some of these requests read the version, and look for the next version. Other requests read the manifest with its
     # contents and its changes, and the version's pack.
     assert counted.counts == {"LIST": 2, "GET": 3 + 1 + 2 + 2 + 1}
     lazy = query_of(place, poll_seconds=3600)
@@ -257,7 +257,7 @@ def test_query_with_the_trigger_available_now_ends_while_batches_continue(place:
 
 def test_stream_begins_after_a_version(place: Place) -> None:
     """The stream must begin after a given version or after the newest version. If the first micro-batch is repeated,
-    "the newest" must be the same version.
+    "the newest version" must still mean the same version.
     """
     ingest(place, o=(1,))
     ingest(place, p=(2,))
@@ -413,8 +413,8 @@ def test_stream_of_objects_is_refused(place: Place) -> None:
 def test_stream_runs_in_spark(
     lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, read: str
 ) -> None:
-    """The query runs twice. Its rows must have the table's columns, and in a stream of changes also the columns of
-    changes.
+    """The query runs twice. The query's rows must have the table's columns, and in a stream of changes also the columns
+    of changes.
     """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()

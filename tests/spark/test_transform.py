@@ -68,7 +68,9 @@ def _raises(_rows: DataFrame) -> DataFrame:
 def test_defective_transform_is_refused_before_any_write(
     lake: Lake, transform: Callable[[DataFrame], DataFrame], reason: str
 ) -> None:
-    """The error must name the defect of the transform. After a write, readers would see a wrong table."""
+    """The error must name the defect of the transform. Nothing may be written, because readers would see a wrong
+    table.
+    """
     lake.put("a.jsonl", [{"id": 1}])
     with pytest.raises(UsageError, match=f"transform of source 'orders' {reason}"):
         lake.ingest(transform=transform)

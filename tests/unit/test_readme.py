@@ -1,5 +1,5 @@
-"""README and guide: every block is run by a test. The commands and links in these documents exist, and the tables of
-options agree with the code.
+"""README and guide: a test runs every block. The commands and links in these documents exist, and the tables of options
+agree with the code.
 """
 
 import ast

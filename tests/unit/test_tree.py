@@ -84,7 +84,9 @@ def test_each_folder_has_a_description() -> None:
 
 
 def test_at_most_twelve_classes_describe_a_change() -> None:
-    """Each of these classes of values is declared once. The state of a run is not among them."""
+    """A class that describes a change is in `engine/values`, and no other class has its name. The state of a run is not
+    such a class.
+    """
     shapes = [
         node.name
         for path in (PACKAGE / "engine" / "values").rglob("*.py")
@@ -109,7 +111,7 @@ def test_at_most_twelve_classes_describe_a_change() -> None:
 def test_only_one_module_makes_sources() -> None:
     """YAML, flags, Spark's options and the IO manager's fields would otherwise differ in defaults, checks or messages.
 
-    A copy with other settings is made by `replace`.
+    `replace` makes copies of a source with other settings.
     """
     makers = {
         path.relative_to(PACKAGE).as_posix()

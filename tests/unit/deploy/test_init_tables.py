@@ -37,7 +37,7 @@ def run(*arguments):
 
 @pytest.mark.usefixtures("moto_aws")
 def test_init_makes_tables_and_can_be_repeated():
-    """Otherwise tables would have another schema, fixed costs or no TTL, or a repetition would fail."""
+    """Otherwise tables would have a wrong schema, fixed capacity or no TTL, or a second `init` would fail."""
     first = run(*NAMED)
     assert first.exit_code == 0, first.output
     assert first.output.splitlines() == ["table 'records': created", "table 'leases': created"]
@@ -245,7 +245,9 @@ def test_init_prints_policies():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_policies_allow_the_use_of_the_key_that_encrypts(role):
-    """Otherwise S3 would refuse each object, although the policy allows it. A reader must not encrypt."""
+    """Otherwise S3 would refuse each object, although the policy allows access to the objects. A reader must not
+    encrypt.
+    """
     key = "arn:aws:kms:eu-central-1:123456789012:key/1a2b"
     common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "--role", role, "orders"]
     result = run(*common, "--kms-key-id", key)
@@ -285,7 +287,7 @@ def test_a_key_without_an_arn_is_named():
     ],
 )
 def test_init_reports_missing_arguments(arguments, reason):
-    """Otherwise tables would be made, or a useless policy would be printed, before the error is found."""
+    """The error must be found before any table is made, and before a useless policy is printed."""
     result = run(*arguments)
     assert result.exit_code != 0
     assert reason in result.output

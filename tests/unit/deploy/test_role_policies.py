@@ -1,4 +1,6 @@
-"""Each role's policy, simulated: its permissions on every kind of object, in every layout of buckets and prefixes."""
+"""The policy of each role, simulated: the role's permissions on every kind of object, in every layout of buckets and
+prefixes.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -126,8 +128,8 @@ def elsewhere(role, places):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_each_role_has_exactly_the_needed_permissions(role):
-    """Otherwise a role would miss a permission, or have one too many. Runs may also read all keys below the source's
-    prefix.
+    """Otherwise a role would lack a permission, or have an unnecessary permission. Runs may also read all keys below
+    the source's prefix.
     """
     writes = role in ("writer", "publisher")
     for places in layouts():
@@ -210,7 +212,9 @@ def test_a_reader_reads_the_queue_only_if_the_root_moves_alone():
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_policies_deny_writes_to_all_prefixes_of_the_platform(role):
-    """Otherwise a writer could write objects below a prefix that listings and inlets ignore as the platform's own."""
+    """Otherwise a writer could write objects below a prefix that belongs to the platform, and that listings and inlets
+    therefore ignore.
+    """
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
         granted["Statement"].append({"Effect": "Allow", "Action": [*ACTIONS.values()], "Resource": "*"})

@@ -159,7 +159,7 @@ def test_the_version_that_committed_the_object_is_found(place, before, after):
 
 
 def test_a_version_delayed_by_other_writers_is_found(place):
-    """If other writers commit first, a version gets a later number than the number for which it was planned."""
+    """If other writers commit first, a version gets a later number than planned."""
     place.put()
     table = place.source.table(store=place.store, clock=place.clock)
     late = place.round(place.state(), batch="late")
@@ -200,8 +200,8 @@ def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
 
 
 def test_rejected_records_are_explained(place):
-    """The user must see the number of rejects, and the first rejects with offset and reason, without rejects of other
-    objects.
+    """The user must see the number of the object's rejects, and its first rejects with offset and reason. Rejects of
+    other objects must not be shown.
     """
     place.put()
     other = ObjectState(key="raw/b", etag="e", size=3, rejects=1)
@@ -227,7 +227,9 @@ def test_rejected_records_are_explained(place):
 
 
 def test_a_deleted_object_is_explained(place):
-    """First the deletion waits in the queue. After the commit of the deletion, the verdict must be settled."""
+    """First the deletion waits in the queue. After the commit of the deletion, the verdict must be final
+    (`settled`).
+    """
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))
@@ -332,7 +334,7 @@ def test_the_time_line_is_ordered_and_fits_a_terminal(place):
 
 
 def test_reports_of_a_forgotten_table_are_ignored():
-    """A new table uses the same version numbers again, so Dagster has older reports of the same numbers."""
+    """A new table begins again with the first version number, so Dagster has older reports with the same numbers."""
     place = Place().with_topic()
     place.put()
     was = place.clock.wall_ms()

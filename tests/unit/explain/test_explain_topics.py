@@ -43,7 +43,9 @@ def test_entries_in_other_topics_are_explained(place):
 
 
 def test_a_dead_letter_in_the_sources_own_topic_is_explained():
-    """The source's own topic has no endpoint, but gets a dead letter if a worker still delivers the topic's entries."""
+    """The source's own topic has no endpoint. If a worker delivers the topic's entries nevertheless, they become dead
+    letters.
+    """
     place = Place().with_topic(max_attempts=1)
     place.put()
     for consumer in consumers(place, "orders"):

@@ -16,7 +16,7 @@ from tests.support.explained import KEY, SLOT, Place, said
 
 
 def test_a_queued_change_is_waiting(place):
-    """The previous version must be named as committed."""
+    """The answer must name the object's previous version as committed."""
     place.put()
     place.commit(place.state())
     place.put(b"two")
@@ -90,7 +90,7 @@ def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes
 
 
 def test_the_first_batch_counts_for_every_slot(place):
-    """The first batch's chain has only one child, which stands for every slot."""
+    """The chain of the first batch has only one child, which represents all slots."""
     place.store.put(KEY, b"one")
     place.open_batch(0, slots=[EVERYTHING], listing=True)
     assert place.ask().verdict.kind == "in_batch"
@@ -126,8 +126,8 @@ def test_a_change_that_waits_for_a_rescan_is_explained(place):
 
 
 def test_a_source_before_its_first_listing_loses_nothing():
-    """Without a topic, the first batch will find all objects. The same holds if the sensor's last full comparison was
-    for an earlier topic.
+    """Without a topic, the first batch will find all objects. The first batch also finds all objects if the sensor's
+    last full comparison was for an earlier topic.
     """
     place = Place()
     place.store.put(KEY, b"one")
@@ -139,8 +139,8 @@ def test_a_source_before_its_first_listing_loses_nothing():
 
 def test_an_unannounced_change_is_unseen(place):
     """The change has no entry. The slot's signal may be missing, may be older than the object, or may be about another
-    key. The change's announcement may also be on its way, for example through an inlet. If the answer did not mention
-    this case, and said that only a sweep helps, it could be wrong a minute later.
+    key. The change's announcement may also be on its way, for example through an inlet, so the answer must mention this
+    case. An answer that only a sweep helps could be wrong a minute later.
     """
     sweep = "unless an announcement is still on its way, only a sweep finds the change"
     place.store.put(KEY, b"one")
@@ -176,7 +176,7 @@ def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
 
 
 def test_a_sensor_that_does_not_tick_is_named_if_a_change_waits_for_a_batch(place):
-    """The answer promises nothing. The answer says that the next batch depends on the sensor, and shows all known facts
+    """The answer does not promise a batch. It says that the next batch depends on the sensor, and shows all known facts
     about the sensor.
     """
     place.put()
@@ -205,7 +205,9 @@ def test_a_paused_source_is_not_named_if_the_object_is_committed(place):
 
 
 def test_no_verdict_promises_what_is_not_known(place):
-    """No sentence says what a sensor, a sweep or a reconciler will do, since nobody knows whether it runs."""
+    """No sentence says what a sensor, a sweep or a reconciler will do, since `explain` does not know which of them
+    run.
+    """
     place.store.put(KEY, b"one")
     texts = [said(place.ask())[1]]
     place.put(queued=False)

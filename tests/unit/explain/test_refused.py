@@ -1,4 +1,4 @@
-"""`explain` for keys about which the store says nothing: the answer still has everything else that is known."""
+"""`explain` for keys whose objects the store refuses: the answer has all facts from other places."""
 
 import pytest
 

@@ -53,7 +53,7 @@ def test_explain_needs_only_read_permission(place):
 
 
 def test_segments_of_other_slots_are_not_read(place):
-    """Segments that name only other slots must cost no requests, and hide no entries."""
+    """Segments that name only other slots must cost no requests, and must not hide entries of the slot."""
     place.put()
     place.ask()
     before = dict(place.reads.counts)

@@ -49,7 +49,7 @@ def test_batches_of_new_objects_write_nothing_again(process):
 
 
 def test_without_vectors_scattered_overwrites_cause_many_files_to_be_written_again(process):
-    """The batch overwrites few objects, spread over the packs. With vectors, no file is written again."""
+    """The batch overwrites few objects, spread over the packs. With deletion vectors, no file is written again."""
     bucket = objects("a", range(300))
     process.commit(process.planned(bucket))
     size = sum(pack.size for pack in process.table.opened().packs.values())

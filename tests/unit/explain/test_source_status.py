@@ -222,7 +222,7 @@ def test_the_state_of_a_sensor_is_unknown_without_its_dagster_instance(
 
 @pytest.mark.server
 def test_an_acked_slot_is_not_in_flight(source: Source) -> None:
-    """The other slots of the acked slot's batch must still be shown in flight."""
+    """If one slot of a batch is acked, the other slots of the batch must still be shown as in flight."""
     chains = AckChains(source.location.records())
     chain = chains.open_batch("b", ["3", "5"], payload=BatchPayload(slots=(3, 5)).dumps())
     chains.stamp_children(chain, ["3"])

@@ -61,7 +61,7 @@ class TestJsonLines:
         ],
     )
     def test_a_bad_line_does_not_stop_others(self, line: bytes, reason: str) -> None:
-        """The line is rejected with its place, reason and bytes, also if it is the only line, or the last of many."""
+        """The line is rejected with its place, reason and bytes, even if it is the only line, or the last of many."""
         objects = [b'{"a":1}\n{"a":2}\n' + line + b'\n{"a":3}\n', b'{"a":4}', line, line + b"\r\n" + line]
         rows, rejects = take(objects, AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [1, 2, 3, 4]
@@ -128,7 +128,7 @@ class TestJsonLines:
     def test_the_reject_of_an_unknown_field_names_the_remedy_if_the_schema_is_full(
         self, fmt: str, size: tuple[int, int], full: str
     ) -> None:
-        """The reject names the field (its name may have any length), the limit, and the remedy."""
+        """The reject names the field, the limit and the remedy, even if the field's name is very long."""
         table = pa.table({"a": [1], "z" * 600: [2]})
         lines = {"jsonl": json.dumps(table.to_pylist()[0]), "csv": "a," + "z" * 600 + "\n1,2\n"}
         body = parquet(table) if fmt == "parquet" else lines[fmt].encode()

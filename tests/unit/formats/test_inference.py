@@ -49,7 +49,9 @@ def test_columns_of_csv_get_the_types_of_their_values() -> None:
 
 
 def test_a_header_alone_shows_no_types() -> None:
-    """Otherwise a first object without records would make each column a text for ever, and numbers would be texts."""
+    """Otherwise a first object without records would make each column a text for ever, so numbers would be stored as
+    texts.
+    """
     assert infer([("csv", b"i,f\n")]) is None
     assert infer([("csv", b"i,f\n"), ("csv", b"i,f\n1,0.5\n")]) == pa.schema(
         [("i", pa.int64()), ("f", pa.float64())]
@@ -168,7 +170,7 @@ def test_new_fields_keep_the_digits_of_integers() -> None:
 
 
 def test_leading_zeros_are_no_digits() -> None:
-    """Any column of numbers loses leading zeros, so they do not count as digits."""
+    """Leading zeros do not count as digits, because any column of numbers loses leading zeros."""
     assert infer([("csv", b"a\n000000000000000000000005\n")]) == pa.schema([("a", pa.int64())])
     assert infer([("csv", b"a\n0000012345678901234567890123\n")]) == pa.schema([("a", pa.decimal128(38, 0))])
 
@@ -201,7 +203,7 @@ schemas = st.dictionaries(field_names, kinds, min_size=1, max_size=2).map(
 
 
 def unordered(fields: Iterable[pa.Field]) -> set[Any]:
-    """Columns, or the fields of a struct, without their order."""
+    """The columns of a schema, or the fields of a struct, as a set."""
     return {(part.name, unordered_kind(part.type)) for part in fields}
 
 

@@ -193,7 +193,9 @@ def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
 
 
 def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
-    """If several paths apply, the longest path counts. The reason of a mismatch names the pattern of this path."""
+    """If several paths apply, the pattern of the longest path is used. The reason of a mismatch names the pattern of
+    this path.
+    """
     form = form_of(
         "jsonl", date_format="dd.MM.yyyy|o=yyyy/MM/dd|o.born=yyyyMMdd", decimal_comma="lines.amount|rates"
     )

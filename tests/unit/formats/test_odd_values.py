@@ -1,6 +1,6 @@
 """Values that Python's types or the time zone data cannot represent.
 
-Each of these values becomes a row or a reject, and each row can be read.
+A record with such a value becomes a row or a reject, and each row can be read.
 """
 
 import io
@@ -74,7 +74,7 @@ TYPES = (
     pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.binary(), pa.decimal128(12, 2), DAY, UTC,
     pa.timestamp("us"), pa.struct([("t", pa.int64())]),
 )  # fmt: skip
-"""Types of columns that Spark has."""
+"""Column types that Spark supports."""
 
 AVRO = {
     "day of year 0": ({"type": "int", "logicalType": "date"}, -719_163),
@@ -138,8 +138,8 @@ def _files(place: str, values: Mapping[str, pa.Array]) -> Iterator[tuple[str, st
 
 
 def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bool) -> list[dict[str, Any]]:
-    """Checks that the object's one record is a row or a reject. Returns the rows as Python values; this conversion
-    reads each value.
+    """Checks that the object's one record is a row or a reject. Returns the rows as Python values. The conversion to
+    Python reads each value.
     """
     mode = "rescue" if rescue else "quarantine"
     rows, rejects = take([body], schema, fmt, inferred=inferred, mismatches=mode)

@@ -137,7 +137,9 @@ def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool)
 def test_a_record_with_many_new_fields_among_many_empty_records_takes_little_memory(
     inferred: bool, body: bytes
 ) -> None:
-    """Otherwise each empty record would get a value for each of the fields: gigabytes from a third of a megabyte."""
+    """Otherwise each empty record would get a value for each of the fields, so an object of a third of a megabyte would
+    take gigabytes.
+    """
     program = """
 import sys
 import pyarrow as pa

@@ -107,7 +107,9 @@ class TestJsonLines:
         assert rejects[0].reason
 
     def test_fields_that_the_schema_lacks_are_rescued(self) -> None:
-        """Such fields are rescued even if their values have contradicting types. Nulls are not rescued."""
+        """Fields that the schema lacks are rescued even if their values have contradicting types. Nulls are not
+        rescued.
+        """
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
         seen: list[Parsed] = []
         assert rescued([body, b'{"y":1}'], AB, "jsonl", seen=seen) == [
@@ -185,7 +187,7 @@ class TestCsv:
 
 class TestParquet:
     def test_values_that_do_not_fit_are_rescued(self) -> None:
-        """Values are cast and rescued one by one. If the column's type cannot be cast, all values of the column are
+        """Values are cast and rescued one by one. If no cast to the column's type exists, all values of the column are
         rescued as texts.
         """
         table = pa.table(
@@ -281,9 +283,9 @@ class TestQuarantine:
 
 
 def test_many_paths_are_counted_together() -> None:
-    """If a map is written as an object, each record has new keys.
+    """A map may be written as a JSON object, with different keys in each record.
 
-    The counts of all these keys must not fill a commit.
+    A commit must not have a count for each of these keys.
     """
     found = added([{f"k{n}": 1 for n in range(MAX_RESCUED_PATHS + 10)} | {"often": 5}])
     assert len(found) == MAX_RESCUED_PATHS + 1

@@ -2,15 +2,16 @@
 
 First, each object is cut at each byte. If the object's codec or format has an end mark (gzip, bz2, zstd, Parquet, ORC,
 JSON documents), each cut is an error or a reject. Plain text, snappy frames and Avro blocks have no end mark: an object
-that is cut at the end of a record, a frame or a block looks like a complete object. In such an object, each record that
-begins before the cut is a row or a reject. An object that is only a header has neither rows nor rejects.
+that is cut at the end of a record, a frame or a block looks like a complete object. In an object that was cut there,
+each record that begins before the cut is a row or a reject. An object that is only a header has neither rows nor
+rejects.
 
 Second, each bit is changed (all bits in `poe thorough`, a sample in `poe check`). The result has at least as many rows
 as before, or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file
 sometimes crashes it (see `tests/spark/test_deaths.py`). If the codec has a checksum (gzip, bz2, zstd, framed snappy),
 the rows are unchanged. Without a checksum, some values may have changed, and nothing can detect the change. If every
-line is a record (`text`, plain or in Hadoop's snappy), a changed bit may turn a line end into a letter. Such a letter
-joins two records into one record; no test covers this case.
+line is a record (`text`, plain or in Hadoop's snappy), a changed bit may turn a line end into a letter. Two records
+then become one record. No test covers this case.
 
 Third, objects have any bytes. Every object of at least one byte has rows or rejects. The exceptions are a header alone,
 an empty list, a file that declares no rows, blank JSON lines, and a complete stream without content.
@@ -89,7 +90,9 @@ FILES: dict[str, tuple[Callable[[int, str], bytes], tuple[str, ...]]] = {
 CODECS = {"": bytes, **COMPRESS}
 ENDLESS = ("", "k.sz", "k.snappy")
 SAMPLE = 100
-"""The number of an object's bytes in which the sample changes a bit, besides the bytes at both ends."""
+"""The number of an object's bytes in which the sample changes a bit. The sample also changes bits of the bytes at both
+ends.
+"""
 CASES = [(fmt, codec) for fmt in TEXTS for codec in CODECS]
 CASES += [(fmt, codec) for fmt, (_, codecs) in FILES.items() for codec in codecs]
 every_case = pytest.mark.parametrize(("fmt", "codec"), CASES)
@@ -140,7 +143,7 @@ def splits_of(fmt: str, key: str, body: bytes, places: Sequence[int]) -> list[Sp
 def of_parts(fmt: str, codec: str, body: bytes, *, inferred: bool = False) -> Iterator[Outcome]:
     """Yields the outcome of each way to read an object.
 
-    The ways are: piece by piece; in parts; and, for compressed lines of text, about two records at a time.
+    An object is read piece by piece, in parts, and, if it has compressed lines of text, about two records at a time.
     """
     key, target = key_of(fmt, codec), target_of(fmt, inferred=inferred)
     for places in ([], [len(body) // 3, len(body) // 2]):
@@ -254,7 +257,7 @@ def test_a_cut_of_an_object_without_records_is_not_silent(fmt: str, codec: str) 
 @pytest.mark.parametrize("codec", ["k.gz", "k.bz2", "k.zst"])
 @pytest.mark.parametrize("fmt", [fmt for fmt in TEXTS if fmt != "json"])
 def test_a_complete_stream_without_content_is_empty(fmt: str, codec: str) -> None:
-    """Such a stream needs no header. If the stream is cut, it is a reject."""
+    """A stream without content needs no header. A stream that is cut is a reject."""
     body = CODECS[codec](b"")
     assert of_whole(fmt, codec, [body]) == [Outcome(0, 0)]
     cuts = [body[:place] for place in range(1, len(body))]
@@ -285,7 +288,7 @@ class Apart:
     def in_all_ways(
         self, fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool
     ) -> list[list[Outcome]]:
-        """An object that crashes the process when read alone counts as reported."""
+        """If an object crashes the process even when it is read alone, the crash counts as a report."""
         self._pool = self._pool or ProcessPoolExecutor(1, get_context("spawn"))
         try:
             return self._pool.submit(in_all_ways, fmt, codec, bodies, inferred).result()

@@ -61,7 +61,7 @@ def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Excepti
 
 
 def test_few_chunks_are_held() -> None:
-    """Memory has only the chunks in flight and the chunk that is being cut, whether the caller parses or pauses."""
+    """Only the chunks in flight and the chunk that is being cut are in memory, whether the caller parses or pauses."""
     body = b'{"a":1,"b":"x"}\n' * 10_000
     held = 0
     most = 0

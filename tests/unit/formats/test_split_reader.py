@@ -178,8 +178,8 @@ def test_a_step_ends_with_the_record_that_reaches_the_limit() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
 def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
-    """In this test, only the object's content shows that the object is compressed. So the other splits must notice the
-    compression, and return no rows.
+    """In this test, only the object's content shows that the object is compressed. So all splits except the first must
+    notice the compression, and return no rows.
     """
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)
@@ -286,7 +286,7 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
 
 
 def test_closing_a_reader_does_not_wait_for_its_reads() -> None:
-    """The garbage collector may close a reader in any thread, even in a thread that the reads need in order to end."""
+    """The garbage collector may close a reader in any thread, even in a thread without which the reads cannot end."""
     go_on, done = Event(), list[int]()
 
     class Slow(BytesInMemory):

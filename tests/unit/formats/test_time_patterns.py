@@ -1,4 +1,4 @@
-"""Patterns of dates and times: which texts they read, and which patterns are valid.
+"""Patterns of dates and times: the texts that a pattern reads, and the patterns that are valid.
 
 Tests in `tests/spark` compare the patterns with those of Spark.
 """

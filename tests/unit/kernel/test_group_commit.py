@@ -1,4 +1,4 @@
-"""Concurrent threads with the same kind of work share the requests of this work."""
+"""Concurrent threads that do the same kind of work share its requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
@@ -140,7 +140,7 @@ def test_an_interrupted_leader_leaves_its_work_to_the_next_leader():
 
 
 def test_an_error_between_the_two_stages_does_not_delay_other_threads():
-    """Otherwise other threads would wait for a thread that has left."""
+    """Otherwise other threads would wait for a thread that has already failed."""
     turns = Turns()
     sharing = turns.sharing(linger_seconds=FOREVER)
     with pytest.raises(ValueError, match="inside"), sharing.around(0):
@@ -151,7 +151,7 @@ def test_an_error_between_the_two_stages_does_not_delay_other_threads():
 
 
 def test_other_threads_do_not_wait_for_an_interrupted_thread():
-    """Otherwise, after Ctrl-C in either stage, later turns would wait for `linger_seconds`."""
+    """Otherwise, after Ctrl-C in the first or the second stage, later turns would wait for `linger_seconds`."""
     interrupted = []
 
     def once(items):

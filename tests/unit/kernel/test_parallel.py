@@ -1,4 +1,4 @@
-"""Generators that read ahead: nothing waits for the reads in flight of a generator that is dropped before its end."""
+"""Generators that read ahead. If a generator is dropped before its end, nothing waits for its reads in flight."""
 
 from collections.abc import Callable, Iterator
 from threading import Event
@@ -20,7 +20,7 @@ from tests.support.log_rounds import SCHEMA, Rounds
 from tests.support.log_tables import LAYOUT
 
 KEYS = [f"{n:03}/../k" for n in range(fetch.WINDOW_OBJECTS + 8)]
-"""Keys of two windows. obstore accepts none of them."""
+"""Keys of two windows. obstore accepts none of these keys."""
 
 
 class Slow(CountingStore):

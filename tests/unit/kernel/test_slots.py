@@ -22,7 +22,7 @@ VECTORS = [
 
 @pytest.mark.parametrize(("key", "of_1000", "of_7"), VECTORS)
 def test_slots_match_the_test_vectors_of_the_protocol(key, of_1000, of_7):
-    """Otherwise a watcher of the vnotify crate would look at other slots than our publisher."""
+    """Otherwise a watcher of the vnotify crate would look at other slots than the slots that our publisher signals."""
     assert slot_of(key) == of_1000
     assert slot_of(key, 7) == of_7
 

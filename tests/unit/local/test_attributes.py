@@ -129,14 +129,15 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
         [{"allow_network": ["10.1.0.0/16"]}, {"poll_seconds": 0}, {"allow_http": 7}, {"heartbeat_seconds": "slow"}],
     ),
 }  # fmt: skip
-"""For each attribute: some values that a source may have, and some that must be refused. A text or a choice without
-special rules need not be listed (`given`)."""
+"""For each attribute: some values that a source may have, and some that must be refused. Texts and choices without
+special rules need no entry (see `given`)."""
 
 ATTRIBUTES = attributes_of(*SERVICES)
 
 
 def given(name: str) -> tuple[list[Any], list[Any]]:
-    """Examples of an attribute. A number's default must be accepted as a number and as text.
+    """Values of an attribute that must be accepted, and values that must be refused. A number's default must be
+    accepted as a number and as text.
 
     A text or a choice that is not in `EXAMPLES` has the example of its declaration.
     """
@@ -287,7 +288,7 @@ def test_other_components_may_have_their_own_keys(project: Path) -> None:
 
 
 def test_values_have_their_types(project: Path) -> None:
-    """Quoted texts and expressions are converted: "7" is a number, and "false" is not true."""
+    """Quoted texts and expressions are converted, so "7" becomes a number, and "false" becomes false."""
     given = {"slots": "7", "max_seconds": "{{ env.SEVEN }}", "s3": {"requester_pays": "false"}}
     write(project, PLACE | given)
     (source,) = sources_of()

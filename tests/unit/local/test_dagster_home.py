@@ -33,8 +33,8 @@ def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
 
 
 def test_home_is_made_in_the_folder_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this folder, the name of the only source is the default NAME. If this default counted as a given NAME, the
-    guide's command would be refused.
+    """In the folder of an only source, the source's name is the default of NAME. If this default were treated like a
+    typed NAME, the guide's command would be refused.
     """
     (tmp_path / "defs/orders").mkdir(parents=True)
     (tmp_path / "defs/orders/defs.yaml").write_text(

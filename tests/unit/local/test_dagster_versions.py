@@ -42,7 +42,7 @@ def test_fitting_versions_are_no_problem() -> None:
 
 
 def test_the_remedy_for_a_dagster_that_is_too_new_is_the_older_one() -> None:
-    """`create-dagster` pins the newest version. So pip replaces the fitting version with the newest version, and only
+    """`create-dagster` pins the newest version. So pip replaces a version that fits with the newest version, and only
     prints a warning.
     """
     found = compared(packages("1.13.29", pyspark="0.29.27", aws="0.29.27", webserver="1.13.29"))

@@ -198,7 +198,9 @@ def test_ordinary_aliases_are_read():
 
 
 def test_only_folders_of_the_current_project_are_read():
-    """Folders of other projects, beside this one or inside it, must be read only with `--defs`."""
+    """Folders of other projects must be read only with `--defs`, whether they are beside or inside the current
+    project.
+    """
     write(SOURCE, "downloads/defs/orders/defs.yaml")
     write(SOURCE, "src/shop/defs/orders/defs.yaml")
     assert folders() == [], "this folder is not a project"

@@ -241,8 +241,8 @@ def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
 
 
 def test_installed_packages_do_not_count(tmp_path: Path) -> None:
-    """An installed package counts only by the names that are imported from it. If the project itself is installed, the
-    code of the project still counts.
+    """An installed package affects the fingerprint only by the names that are imported from the package. If the project
+    itself is installed, the project's code still affects the fingerprint.
     """
     jobs = "from tool import use\nfrom own.part import more\n\ndef clean(df):\n    return use(more(df))\n"
     files = {"own/__init__.py": "", "own/jobs.py": jobs, "own/part.py": "def more(x): return x"}

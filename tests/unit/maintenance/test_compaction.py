@@ -1,5 +1,5 @@
-"""A compaction merges the files of a whole table to their target sizes, beside running batches. Each row of the table
-in the docstring of `maintenance/compaction.py` has a test.
+"""A compaction merges the files of a whole table to their target sizes, while batches run. Each row of the table in the
+docstring of `maintenance/compaction.py` has a test.
 """
 
 import random

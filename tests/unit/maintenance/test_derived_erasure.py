@@ -50,7 +50,9 @@ def erased(derived, clock, whole_slot):
 
 
 def held(whole_slot, **slots):
-    """The contents after the erasure, with these slots replaced. The object has no committed rows."""
+    """The contents of the table after the erasure, with these slots replaced. The erased object has no committed
+    rows.
+    """
     found = {**HELD, **{{"A": A, "B": B, "C": C}[name]: rows for name, rows in slots.items()}}
     if whole_slot and "B" not in slots:
         del found[B]
@@ -81,7 +83,7 @@ def test_slots_of_a_pack_that_an_erasure_has_deleted_are_made_again(
 
 
 def test_rows_of_an_erased_object_do_not_come_back(derived, clock, whole_slot, columns):
-    """The pack is too young to be deleted. Its other slots are committed."""
+    """The run's pack is too young to be deleted, so the erasure keeps it. The other slots of the pack are committed."""
     filled(derived, clock, columns)
     process = derived()
     planned = process.planned({A: ["x5"], B: [KEY], C: ["z5"]}, source=5, **columns)

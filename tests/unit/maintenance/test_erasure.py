@@ -155,7 +155,7 @@ def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -
 
 
 def test_count_of_objects_without_records_excludes_the_erased_object(ministack: S3Server) -> None:
-    """Otherwise `status` would report an object that no longer exists. Other objects stay counted."""
+    """Otherwise `status` would report an object that no longer exists. The counts of other objects stay."""
     place = Place(ministack, slots=1)
     for key in (KEY, "blank"):
         place.store.put(f"raw/{key}", b"\n\n")
@@ -175,8 +175,8 @@ def test_count_of_objects_without_records_excludes_the_erased_object(ministack: 
 
 
 def test_erase_refuses_existing_objects_foreign_keys_and_lost_tables(ministack: S3Server) -> None:
-    """An erased object that still exists would be ingested again, and a key with another prefix belongs to another
-    source.
+    """If the object still existed, it would be ingested again after the erasure. A key with another prefix belongs to
+    another source.
     """
     place = Place(ministack, slots=1)
     place.put("a", 1)
@@ -255,7 +255,9 @@ ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fau
 def test_erasure_that_is_killed_at_any_write_is_completed_by_a_repetition(
     ministack: S3Server, first: int, fault: Fault
 ) -> None:
-    """Otherwise a kill could lose rows of other objects, or leave traces of the erased object."""
+    """A killed erasure must neither lose rows of other objects, nor leave traces of the erased object after its
+    repetition.
+    """
     place = prepared(ministack)
     done = False
     for number in range(first, 200, 3):

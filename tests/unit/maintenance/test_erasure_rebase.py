@@ -35,7 +35,8 @@ def erased(rounds, clock, *others):
 def check(rounds, store, clock, bucket):
     """Asserts that nothing of the object is left, and that nothing else is missing.
 
-    The first erasure keeps young files, since they may belong to an uncommitted run. A repetition removes them.
+    The first erasure keeps young files, since they may belong to an uncommitted run. A second erasure removes the young
+    files.
     """
     assert rounds().contents() == bucket
     clock.sleep(60)
@@ -93,7 +94,7 @@ def test_erasure_restarts_after_others_let_the_schema_grow(rounds, store, clock)
 
 
 def test_erasure_rewrites_packs_that_another_engine_merged(rounds, store, clock):
-    """The engine's pack has no bounds of keys, and holds the object's rows."""
+    """The engine's pack has the object's rows, and no bounds of keys."""
     bucket = filled(rounds, clock)
     done = erased(rounds, clock, lambda: rounds().optimized())
     assert done.rows == 2
@@ -116,7 +117,7 @@ def test_two_erasures_at_once_leave_nothing_of_their_objects(rounds, store, cloc
         clock.sleep(60)
     erased(rounds, clock, lambda: erase(rounds().whole, slot_of_key(key), key, clock=clock))
     check(rounds, store, clock, bucket)
-    erase(rounds().whole, slot_of_key(key), key, clock=clock)  # files of the overtaken erasure may hold `key`
+    erase(rounds().whole, slot_of_key(key), key, clock=clock)  # files of the overtaken erasure may have `key`
     assert holding(store, key) == set()
     assert rounds().contents() == bucket
 

@@ -102,7 +102,7 @@ def test_migration_to_other_slots_ingests_each_object_once(
 def test_migration_that_is_killed_at_any_write_keeps_the_topic(
     ministack: S3Server, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the repetition would succeed without the topic: its endpoint and capacity would be lost."""
+    """Otherwise the repetition would succeed without the topic, and the topic's endpoint and capacity would be lost."""
     place = Place(ministack)
     place.put("a/1", 1)
     place.run("1")
@@ -140,7 +140,7 @@ def test_migration_that_is_killed_at_any_write_keeps_the_topic(
 def test_migration_fails_if_an_object_of_the_former_table_may_still_exist(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Otherwise the new table would begin beside remains of the former table."""
+    """Otherwise the new table would begin although remains of the former table exist."""
     place = Place(ministack)
     place.put("a", 1)
     place.run("1")
@@ -191,8 +191,8 @@ def test_migration_is_refused_if_the_topic_serves_other_tables(
 
 @pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)
 def test_tables_made_from_a_migrated_table_continue(ministack: S3Server, to: dict[str, Any]) -> None:
-    """Otherwise each later batch would refuse these tables. `erase` may have removed such a table's objects before the
-    migration.
+    """Otherwise each later batch would refuse the derived tables, even a table whose objects `erase` had removed before
+    the migration.
     """
     place = Place(ministack, metadata_columns="_modified")
     for number in range(8):

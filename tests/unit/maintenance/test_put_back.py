@@ -33,8 +33,8 @@ def commit(table, *slots, base=None):
 
 
 def overrun(store, version, *slots, **given):
-    """Lets a writer prepare `version` on top of the previous version, and then sleep. The returned function writes this
-    version later.
+    """Prepares `version` on top of the previous version, for a writer that then sleeps. The returned function writes
+    `version` later.
     """
     kept = {}
 
@@ -92,15 +92,15 @@ def test_replaced_version_far_below_the_newest_is_restored(store):
 
 
 def test_versions_that_followed_a_replaced_one_are_removed(store):
-    """A late write replaces the version before the record `known` names this version. Another writer then plans its
-    commit on top of the late version.
+    """A late write replaces a version that the record `known` does not name yet. Another writer then plans its commit
+    on top of the late version.
     """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
 
     class Noting(DelegatingStore):
-        """Before the first update of `known`, lets the sleeping writer write its late version, and lets another writer
-        plan on top of this version.
+        """Lets the sleeping writer write its late version just before the first update of `known`. Then lets another
+        writer plan its commit on top of the late version.
         """
 
         planned = ()
@@ -126,8 +126,8 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
 
 
 def test_version_that_was_replaced_before_it_was_in_known_is_not_restored(store):
-    """Another writer committed on top of the late version, and reported its commit as successful. So the late version
-    must stay.
+    """Another writer has committed on top of the late version, and has reported its commit as successful. So the late
+    version must stay.
     """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)

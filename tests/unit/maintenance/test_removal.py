@@ -49,8 +49,8 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 
 
 def objects(place: Place) -> dict[str, str]:
-    """Scans the topics, because this scan deletes tombstones. Returns all objects except remains of a killed probe of
-    the store.
+    """Returns all objects except the remains of a killed probe of the store. Before that, scans the topics, because
+    this scan deletes tombstones.
     """
     place.source.location.queue().topics.all()
     return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
@@ -60,8 +60,8 @@ def objects(place: Place) -> dict[str, str]:
 def test_remove_deletes_everything_of_a_source(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
 ) -> None:
-    """The removal is shown, must be confirmed, and is refused while a batch is open. A later source with the same name
-    starts without data.
+    """The command shows its plan, asks for a confirmation, and is refused while a batch is open. A later source with
+    the same name starts without data.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -111,7 +111,7 @@ def test_remove_deletes_everything_of_a_source(
 def test_removal_that_is_killed_at_any_delete_is_completed_by_a_repetition(
     ministack: S3Server, first: int
 ) -> None:
-    """After the kill, runs refuse the table, since a version is missing. After a repetition nothing is left."""
+    """After the kill, runs refuse the table, since a version is missing. After a second removal nothing is left."""
     place, stay = prepared(ministack)
     versions = list_versions(place)
     for number in range(first, 200, 2):
@@ -128,7 +128,9 @@ def test_removal_that_is_killed_at_any_delete_is_completed_by_a_repetition(
 
 @pytest.mark.parametrize("part", ["table/_delta_log/0", "table/data/", "daily/data/"])
 def test_removal_fails_if_an_object_may_still_exist(ministack: S3Server, part: str) -> None:
-    """Otherwise the removal would be reported as complete, and objects would stay. A repetition removes them."""
+    """Otherwise the removal would be reported as complete although objects stay. A second removal deletes these
+    objects.
+    """
     place, stay = prepared(ministack)
     with pytest.raises(UnavailableError, match=r"may still exist.*repeat the command"):
         remove(place.source.location, platform=DoubtfulStore(place.store, part))
@@ -189,7 +191,7 @@ def test_removal_of_a_whole_bucket_source_keeps_the_users_objects(ministack: S3S
 
 def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
     """The topic belongs to another deployment of the same source, with the same bucket and queue. If the topic were
-    removed, that deployment would lose its entries.
+    removed, the other deployment would lose its entries.
     """
     prod = Place(ministack)
     queue = prod.source.location.queue()

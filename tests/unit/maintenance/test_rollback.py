@@ -32,7 +32,7 @@ def place(ministack: S3Server) -> Place:
 
 
 def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
-    """The plan lists slots, counts, and the objects to be read again. The plan itself writes nothing."""
+    """The plan lists slots, counts, and the objects to be read again. Making the plan writes nothing."""
     first, last = 1, place.snapshot().version
     before = place.objects()
     planned = plan_rollback(place.source.location, first)
@@ -86,7 +86,7 @@ def test_rollback_that_is_killed_before_its_signals_is_completed_by_a_repetition
 
 
 def test_version_at_a_time_is_the_newest_version_at_that_time(place: Place) -> None:
-    """A time between two versions selects the earlier one. A time before the first version is refused."""
+    """A time between two versions selects the earlier version. A time before the first version is refused."""
     newest, moment = place.snapshot().version, place.moment()
     place.put("b", 20)
     place.run("3")

@@ -24,7 +24,7 @@ def rounds(store, clock, vectors, monkeypatch):
 
 
 class Derived:
-    """A stand-in for one slot of a derived table in a round. The stand-in has only counts."""
+    """A stand-in for one slot of a derived table in a round. The stand-in has counts and no rows."""
 
     def __init__(self, rows):
         self.changes, self.pairs, self.rows = {}, [], rows
@@ -59,7 +59,7 @@ def test_erasure_leaves_no_trace_and_loses_nothing_else(rounds, store, clock):
 
 
 def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
-    """The object's rows are hidden by a vector, or are only in earlier versions. A state file records the object's
+    """A vector hides the object's rows, or only earlier versions have these rows. A state file records the object's
     deletion.
     """
     bucket = filled(rounds, clock)

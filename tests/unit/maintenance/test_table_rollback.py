@@ -206,7 +206,9 @@ def test_rollback_to_a_version_with_a_missing_file_is_refused(rounds, store):
 
 
 def test_rollback_is_refused_while_vacuum_may_remove_files(rounds, clock):
-    """Vacuum removes files after the commit of its own version, so it can miss a rollback that commits meanwhile."""
+    """Vacuum first commits its own version, and then removes files, so it may not notice a rollback that commits in
+    between.
+    """
     first, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 20)
     cleaned(rounds, clock)

@@ -47,7 +47,7 @@ class World:
         self.s3.put_bucket_versioning(Bucket="moto", VersioningConfiguration={"Status": status})
 
     def put(self, key, body=b"1"):
-        """Puts a new version; returns its id."""
+        """Puts a new object version, and returns its id."""
         return self.s3.put_object(Bucket="moto", Key=key, Body=body)["VersionId"]
 
     def commit(self, *keys, **fields):
@@ -82,7 +82,7 @@ class World:
         return frozenset(Slot(slot_of(key, SLOTS)) for key in keys)
 
     def failing(self, monkeypatch, error, *keys):
-        """Makes requests for tags of these keys (default: all) fail until `monkeypatch.undo`; returns the calls."""
+        """Makes requests for tags of these keys (default: all) fail until `monkeypatch.undo`. Returns the calls."""
         add, calls = self.tags.add, []
 
         def failing(key, *more):
@@ -108,7 +108,7 @@ def world(moto_store):
 
 
 def test_committed_objects_are_tagged_once(world):
-    """Other tags of the objects stay. Later passes check only objects of newer commits."""
+    """The objects keep their other tags. Later passes check only objects of newer commits."""
     before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
     theirs = {"Key": "team", "Value": "sales"}
     world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
@@ -124,8 +124,8 @@ def test_committed_objects_are_tagged_once(world):
 
 
 def test_uncommitted_object_version_is_not_tagged(world):
-    """The object version is newer than the commit. The next commit includes this object version, which is then
-    tagged.
+    """The object version is newer than the commit. The next commit includes this object version, and the next pass tags
+    it.
     """
     first = world.put("raw/a", b"1")
     world.commit("raw/a")
@@ -218,7 +218,7 @@ def test_refused_pass_is_tried_again(world, monkeypatch):
 
 
 def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
-    """A bucket policy may deny tags for some keys; `tag_again` makes the next pass try such keys again."""
+    """A bucket policy may deny tags for some keys. `tag_again` makes the next pass try such keys again."""
     versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*versions)
     calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")
@@ -262,7 +262,7 @@ def test_forgotten_table_is_tagged_again(world):
 
 
 def test_pass_ends_when_its_time_is_over(world):
-    """A pass whose time is over finishes the present slot. Later passes tag the other slots."""
+    """When the time of a pass is over, the pass finishes its present slot. Later passes tag the other slots."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)

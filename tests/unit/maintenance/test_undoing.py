@@ -23,7 +23,9 @@ def foreign(store, version, **given):
 
 
 def updated(process, base):
-    """A version as UPDATE makes it. A pack is replaced by another pack, which has the same number of rows."""
+    """The actions of a version that another engine's UPDATE makes: a pack is replaced by a pack with the same number of
+    rows.
+    """
     held = next(iter(base.packs.values()))
     path = LAYOUT.pack_path("theirs")
     body = process.store.get(LAYOUT.file(held.path)).body

@@ -108,7 +108,7 @@ def test_log_is_cut_only_below_a_checkpoint_that_was_named_before_any_present_ru
     for _ in range(2 * CHECKPOINT_EVERY + 1):
         commit(table, 1)
     clock.sleep(RETENTION + 1)
-    cleaned(table)  # writes a mark for the named checkpoint, and does not cut the log
+    cleaned(table)  # marks the named checkpoint, and does not cut the log yet
     assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
     clock.sleep(RUN + 1)
     commit(table, 2)

@@ -51,7 +51,7 @@ def test_a_conforming_store_is_probed_once(monkeypatch):
 
 
 def test_each_run_of_a_process_chooses_its_commit_mode_again(monkeypatch):
-    """Otherwise a run would keep the mode that an earlier run settled, even if another store is now at this place."""
+    """Otherwise a run would keep the commit mode of an earlier run, even if the endpoint now leads to another store."""
     io = manager(monkeypatch, MemoryObjectStore())
     assert io.settle_commit_mode().commit.choice == "native"
     ignoring = IgnoringStore(MemoryObjectStore(), ["create"])
@@ -91,7 +91,7 @@ TABLES = {"lease_table": "leases", "records_table": "records"}
 
 @pytest.fixture
 def records(moto_aws):
-    """The table of records that `TABLES` names."""
+    """Creates the records table that `TABLES` names."""
     create_record_table(DynamoConfig(table="records"))
 
 

@@ -1,4 +1,4 @@
-"""The facts on which a sensor bases its decisions about a run: statuses that may last, and a failed launch."""
+"""The facts on which a sensor bases its decisions about a run: statuses that may last for long, and a failed launch."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ def test_a_run_may_wait_only_in_some_statuses(status, batch_waits, service_waits
 
 
 def test_a_run_that_could_not_be_launched_counts_as_silent():
-    """A run whose launch failed stays `NOT_STARTED`. If the run never counted as silent, its slots would wait
+    """A run whose launch failed stays `NOT_STARTED`. Unless such a run counts as silent after a while, its slots wait
     forever.
     """
     now_ms = round(datetime.now(UTC).timestamp() * 1000)

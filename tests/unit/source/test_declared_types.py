@@ -63,7 +63,9 @@ def test_equal_types_and_types_that_only_spark_knows_are_accepted(settings: dict
     ],
 )
 def test_different_types_are_refused_with_the_command(settings: dict[str, Any], command: str) -> None:
-    """The message must contain the exact command. If a transform makes the columns, the types may differ."""
+    """The message must contain the exact command. If a transform makes the columns, their types may differ from the
+    declared types.
+    """
     with pytest.raises(UsageError) as refused:
         check_declared_types(source(**settings), opened(TABLE), transformed=False)
     assert f"`s3notify {command}`" in str(refused.value)

@@ -46,7 +46,7 @@ OTHERS: dict[str, Any] = {
     "commit": "native",
     "slots": 7,
     "queue_prefix": "q/",
-    # The first of these settings declare columns. Later settings name these columns.
+    # The first settings below declare columns. Later settings name these columns.
     "format": "csv",
     "schema": "a int",
     "schema_hints": "b int",
@@ -293,7 +293,9 @@ def test_lease_times_have_the_same_effect_wherever_they_are_set(tmp_path: Path) 
 
 
 def test_commit_in_the_notation_of_object_store_is_accepted_everywhere(tmp_path: Path) -> None:
-    """One text must have the same effect as three settings. Commands must also find the lease table in the YAML."""
+    """The one text of object_store must have the same effect as our three settings. Commands must also find the lease
+    table in the YAML.
+    """
     place = {"name": "orders", "bucket": "b", "prefix": "raw/"}
     spelled = {"commit": "dynamodb", "lease_table": "leases", "lease_timeout_seconds": 5.0}
     given, wanted = place | {"commit": "dynamo:leases:5000"}, build(place | spelled).commit

@@ -24,7 +24,7 @@ OWN = "s3notify_platform.kernel.errors.UnavailableError: bucket 'b' is unavailab
 
 
 def of_java(text: str) -> Py4JError:
-    """An exception of the JVM as py4j shows it: with the exceptions that caused it."""
+    """An exception of the JVM in the form of py4j, including the exceptions that caused it."""
     return Py4JError(
         "An error occurred while calling o286.getResult.\n: org.apache.spark.SparkException: Exception thrown in "
         f"awaitResult: \n{AT}{AT}Caused by: {text}\n{AT}"
@@ -53,8 +53,8 @@ def of_transform(cause: Exception) -> TransformError:
     ],
 )
 def test_words_in_a_record_or_in_code_do_not_count_as_a_fault_of_the_cluster(error: Exception) -> None:
-    """Otherwise, if a transform refuses a record with the status CANCELLED, the record's object never goes to
-    quarantine. The other objects of the slot are never committed.
+    """Otherwise, if the error of a transform quotes the word CANCELLED from a record, the record's object never goes to
+    quarantine, and the other objects of the slot are never committed.
     """
     assert failed_slot(Slot(3), error).by_object
 

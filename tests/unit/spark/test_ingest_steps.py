@@ -1,4 +1,4 @@
-"""The steps of `s3notify ingest` after a commit: which slots wait in the backlog, and what the backlog says of them."""
+"""The steps of `s3notify ingest` after a commit: which slots wait in the backlog, and the content of the backlog."""
 
 from collections.abc import Callable
 

@@ -34,7 +34,7 @@ ROW = b'{"a":1}\n'
 
 
 class Works:
-    """A replacement for a Spark session, which only answers that it works."""
+    """A replacement for a Spark session, which only reports that the session works."""
 
     def range(self, number: int) -> "Works":
         return self

@@ -1,4 +1,4 @@
-"""Records on a bucket: names, request costs, and writes in doubt."""
+"""Records on a bucket: names, numbers of requests, and writes whose outcome is unknown."""
 
 from collections import deque
 from threading import Barrier
@@ -118,7 +118,9 @@ def test_retries_recognise_their_own_first_attempt(records, store, loss, times):
 
 
 def test_a_write_in_doubt_is_sent_once(records, store):
-    """Otherwise a write in doubt could be sent again and overwrite a later write. The caller must read first."""
+    """Otherwise a write with an unknown outcome could be sent again and overwrite a later write. The caller must read
+    first.
+    """
     begun(records)
     store.counts.clear()
     store.losses.append("response")
@@ -253,7 +255,9 @@ def test_impossible_names_are_refused_before_a_request(records, partition, key):
 
 
 def test_an_add_ends_if_the_counter_keeps_changing(records, store):
-    """Otherwise a very busy counter would hold a writer for ever, or leave the writer in doubt."""
+    """Otherwise a writer would try for ever to change a very busy counter, or would not know whether its addition was
+    applied.
+    """
 
     class Busy(LossyStore):
         def put(self, key, body, *, precondition=None, metadata=None):

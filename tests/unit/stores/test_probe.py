@@ -38,8 +38,8 @@ def test_a_good_store_gets_native_commits():
     ],
 )
 def test_an_ignored_condition_is_found(ignored, lacking, refusal):
-    """The store answers as if it honoured the condition. Without this finding of the probe, commits would overwrite
-    each other.
+    """The store ignores the condition, and answers as if it had honoured it. If the probe missed this, commits would
+    overwrite each other.
     """
     found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
     conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent", "upload_if_absent"}

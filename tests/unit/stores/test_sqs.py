@@ -53,7 +53,7 @@ def test_messages_that_failed_in_a_batch_are_returned(client, queue):
 
 
 def test_the_redrive_policy_is_read(client, queue):
-    """Otherwise an inlet would delete malformed messages, or leave them to dead letters that do not exist."""
+    """Otherwise an inlet would delete malformed messages, or leave them in a queue without a dead-letter queue."""
     assert queue.max_receives() is None
     dead = client.create_queue(QueueName="dead")["QueueUrl"]
     arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

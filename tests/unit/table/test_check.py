@@ -46,7 +46,7 @@ def transformed(planned):
 
 
 def doubled(rounds):
-    """The newest snapshot, with a copy of its only pack."""
+    """The newest snapshot of a table with one pack, to which a copy of this pack is added."""
     snapshot = rounds.table.opened()
     ((path, pack),) = snapshot.packs.items()
     copy = path.replace(".parquet", "-copy.parquet")
@@ -87,8 +87,8 @@ def test_a_clustered_table_with_too_few_rows_is_found(lost):
 
 
 def test_a_transform_may_distribute_the_rows_of_a_record():
-    """Otherwise a table with a transform that multiplies rows, and without a code version, would be reported as
-    damaged. Too many rows are damage nevertheless.
+    """Otherwise a table without a code version would be reported as damaged if its transform makes several rows of a
+    record. More rows than the object's state says are damage nevertheless.
     """
     rounds = Rounds(store=MemoryObjectStore())
     rounds.commit(transformed(rounds.planned(BUCKET)))

@@ -92,7 +92,7 @@ ROUNDS = st.lists(
 def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
     """Otherwise a slot would be reported as stale without reason.
 
-    In this test, each new code version is used for the first time.
+    In this test, no code version is used again after a later one.
     """
     slot, number = Made(), 1
     for how, keys, another in rounds:

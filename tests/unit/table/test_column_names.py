@@ -1,4 +1,4 @@
-"""Names of columns: which names are safe, and that names never change."""
+"""Names of columns: some names are safe, and no name ever changes."""
 
 import json
 import re

@@ -278,7 +278,7 @@ def test_table_without_its_record_is_refused(store):
 
 
 def test_restored_backup_is_refused_even_with_the_same_number_of_versions(store):
-    """Otherwise a log that was restored to version 1, and got another version 2, would pass for the committed log."""
+    """Otherwise a log that was restored to version 1, and then got another version 2, would be accepted."""
     table = Table(store=store)
     base = commit(table, 1)
     saved = {meta.key: store.get(meta.key).body for meta in store.list("t/").objects}
@@ -436,7 +436,7 @@ def test_checkpoint_in_doubt_is_not_named_in_last_checkpoint(store):
 
 
 def test_waiting_changes_can_read_the_files_of_earlier_changes(store):
-    """Otherwise a second change that replaces new rows of the first change would not find the file of these rows."""
+    """Otherwise a second change could not replace rows of the first change, because their file would be missing."""
 
     class Reads(Counts):
         def onto(self, base):

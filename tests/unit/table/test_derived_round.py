@@ -60,7 +60,7 @@ def test_slot_is_replaced_as_a_whole_and_others_stay(derived):
 
 
 def test_slot_without_rows_is_noted_as_made(derived):
-    """Otherwise the slot would be made again in each round."""
+    """Otherwise each round would make the slot again."""
     held = filled(derived)
     process = derived()
     process.commit(process.planned({A: [], 9: []}, source=7))
@@ -81,7 +81,9 @@ def test_round_goes_on_if_others_changed_other_slots(derived):
 
 @pytest.mark.parametrize("theirs", [5, 6])
 def test_slot_is_done_if_others_made_it_from_the_same_or_a_later_source_version(derived, theirs):
-    """Otherwise a slot that is already done would be a conflict, or other slots of its pack would not be committed."""
+    """Otherwise a slot that another run has already made would count as a conflict, or the other slots of its pack
+    would not be committed.
+    """
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=5)
@@ -127,8 +129,8 @@ def test_slot_of_an_unknown_source_version_is_a_conflict_if_others_changed_it(de
 
 
 def test_slot_that_others_changed_after_the_inputs_were_read_is_a_conflict(derived):
-    """Otherwise a slow run would replace newer rows with rows of older inputs. Slots that others did not change after
-    the inputs were read are committed.
+    """Otherwise a slow run would replace newer rows with rows of older inputs. A slot is committed if no other run has
+    changed the slot since the inputs were read.
     """
     held = filled(derived)
     before = derived().table.opened()
@@ -169,7 +171,7 @@ def test_rows_leave_packs_that_others_merged(derived):
         held[slot] = values(slot, "x")
     two = derived()
     second = two.planned({B: ["mine"]}, source=2)
-    # The fourth small pack makes a merge due.
+    # With the fourth small pack, a merge is due.
     for slot in (3, 4, 5):
         one.commit(one.planned({slot: values(slot, "x")}))
         held[slot] = values(slot, "x")
@@ -223,7 +225,7 @@ def test_schema_gets_the_columns_of_both_writers(derived):
 
 
 def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
-    """Otherwise rows of two types would be in one column. A slot that gets no rows can still be committed."""
+    """Otherwise rows of two types would be in one column. A slot without new rows can still be committed."""
     one, two = derived(), derived()
     one.table.opened()
     second = grown(two.planned({B: ["b"], C: []}), x="string")

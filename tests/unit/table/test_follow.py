@@ -1,4 +1,6 @@
-"""Several writers advance a derived table. Each step counts once, and the table never goes back."""
+"""Several writers advance a derived table. Each step is applied once, and the table never returns to an earlier version
+of its source.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -76,8 +78,8 @@ MANY = tuple(range(1, 200))
 @name
 @pytest.mark.parametrize("bucket", [FIRST | {"b1": ("f", MANY)}, FIRST], ids=["came", "left"])
 def test_more_rows_than_fit_into_memory_rebuild_the_table(name, source, bucket):
-    """Otherwise the process would be killed for lack of memory, and each retry, too. A small pack may have millions of
-    rows, and the deletion of one object may remove them all.
+    """Otherwise the process and each retry would be killed for lack of memory. A small pack may have millions of rows,
+    and the deletion of one object may remove them all.
     """
     if bucket is FIRST:
         source.commit(source.planned(FIRST | {"c1": ("e", MANY)}))
@@ -93,7 +95,7 @@ def test_versions_that_fit_into_memory_one_by_one_are_not_rebuilt(name, source):
     """Otherwise a table that lacks many small versions would be rebuilt, which costs much more."""
     more = {f"c{number}": ("e", tuple(range(20 * number, 20 * number + 20))) for number in range(6)}
     buckets = [FIRST | dict([*more.items()][:count]) for count in range(7)]
-    if name == NEWEST:  # rows that came need memory only for the newest row of each key
+    if name == NEWEST:  # added rows need memory only for the newest row of each key
         buckets.reverse()
         source.commit(source.planned(buckets[0]))
     following(name, source).follow()
@@ -106,8 +108,8 @@ def test_versions_that_fit_into_memory_one_by_one_are_not_rebuilt(name, source):
 
 
 def test_files_that_are_rewritten_must_fit_into_memory(source):
-    """The deletion of few rows may rewrite all files. Without the limit, the new bodies of all these files would be in
-    memory. A deletion vector needs no new body.
+    """The deletion of a few rows may rewrite all files. Without the limit, memory would have to hold the new bodies of
+    all these files. With a deletion vector, a file needs no new body.
     """
     source.commit(source.planned(FIRST | {"c1": ("e", MANY)}))
     following(CLUSTERED, source).follow()

@@ -36,7 +36,7 @@ def commit(store, *slots):
 
 
 def no_backlog():
-    """A backlog that records nothing."""
+    """A backlog that stores nothing."""
 
 
 def record(store):
@@ -244,7 +244,9 @@ def test_table_begins_again_after_the_loss_of_all_objects(store):
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("left", ["all", "some", "none"])
 def test_table_opens_after_a_killed_forget_only_if_the_loss_is_accepted(store, left, fault):
-    """Otherwise, after a crash at some request, a table would open although the loss is not completely accepted."""
+    """Otherwise, after a crash of `forget` at some request, a table would open although the loss is not completely
+    accepted.
+    """
     for _ in range(3):
         commit(store, 1)
     lost = {"all": (), "some": (2,), "none": range(4)}[left]
@@ -277,8 +279,8 @@ def test_table_opens_after_a_killed_forget_only_if_the_loss_is_accepted(store, l
 
 
 def test_forget_fails_if_a_version_after_the_loss_may_still_exist(store):
-    """Otherwise the table would go on although a later version of the former table may exist. A repetition removes this
-    version.
+    """Otherwise the table would continue although a later version of the former table may exist. A second `forget`
+    removes this later version.
     """
     for slot in range(4):
         commit(store, slot)

@@ -61,7 +61,9 @@ class TestPinned:
         assert schema_of(described(NO_SCHEMA, created_ms=1)[0]) is None
 
     def test_fields_of_two_concurrent_inferences_are_parsed(self) -> None:
-        """Otherwise one of two writers that infer at the same time would stop reading the other writer's fields."""
+        """Two writers may infer a schema at the same time. Otherwise one of them would stop reading fields that only
+        the other writer found.
+        """
         theirs = {SOURCE: spark_schema(a="long"), "x": "theirs", "y": "theirs"}
         mine = {SOURCE: spark_schema(a="double", b="string"), "x": "mine"}
         both = both_sources(theirs, mine)
@@ -151,7 +153,7 @@ class TestMerged:
 class TestLimits:
     """The limits are checked before a schema is pinned.
 
-    Inferred columns beyond the limits are left out; declared columns are refused.
+    Inferred columns beyond the limits are left out. Declared columns beyond the limits are refused.
     """
 
     def test_columns_are_limited(self) -> None:

@@ -29,7 +29,7 @@ def test_unreadable_object_is_quarantined_with_its_reason():
 
 
 def test_object_is_not_quarantined_before_the_last_attempt():
-    """Otherwise the rows of the earlier version would leave although a later attempt may read the object."""
+    """Otherwise the rows of the earlier version would be withdrawn although a later attempt may read the object."""
     place = Quarantine(a=Body(etag="1", rows=2))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)

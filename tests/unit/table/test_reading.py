@@ -1,4 +1,4 @@
-"""Rows of slots from packs: exactly the present rows, evenly distributed to tasks, by few requests."""
+"""Reading rows of slots from packs: exactly the present rows, distributed evenly to tasks, with few requests."""
 
 import json
 import pickle

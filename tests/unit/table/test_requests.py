@@ -118,7 +118,9 @@ def table():
 
 @pytest.fixture
 def process(table, monkeypatch):
-    """A warm process. All state files count as large, so its cache has their filters, but none of their pages."""
+    """A warm process. All state files count as large, so the process has their filters in its cache, but none of their
+    pages.
+    """
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.STATE_WHOLE_BYTES", 0)
     store = MemoryObjectStore()
     for meta in list_all(table, ""):

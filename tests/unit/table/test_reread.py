@@ -1,4 +1,4 @@
-"""Backfill, with a store in memory: which objects are read again, in how many versions, and which rows stay."""
+"""Backfill, with a store in memory: the objects that are read again, the number of versions, and the rows that stay."""
 
 import random
 from dataclasses import replace

@@ -48,7 +48,7 @@ def change(site: RetypeSite, want: Wanted, others: Any = ()) -> Retype:
 def test_exact_change_is_no_change_of_data(site: RetypeSite) -> None:
     """Otherwise readers of changes would see all rows again.
 
-    The table of this test has withdrawn rows; with `vectors`, a vector hides these rows.
+    The table of this test has withdrawn rows. With `vectors`, a deletion vector hides these rows.
     """
     for turn in range(5):
         site.commit("a1", INT, n=[turn, None])

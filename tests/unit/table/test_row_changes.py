@@ -1,5 +1,5 @@
-"""Rows that came or left between two versions. Each row occurs once, with the version of the change, despite later
-rewrites.
+"""Rows that were added or withdrawn between two versions. Each row occurs once, with the version of the change, despite
+later rewrites.
 """
 
 import pyarrow as pa
@@ -162,7 +162,9 @@ def test_merged_packs_add_no_rows():
 
 
 def test_rounds_of_one_version_do_not_merge_each_others_packs():
-    """Otherwise new rows would be in a pack that counts as no change of data, and streams would skip this pack."""
+    """Otherwise new rows would be in a pack that is not marked as a change of data, and streams would skip this
+    pack.
+    """
     for count in range(1, 8):
         process = Rounds(store=MemoryObjectStore())
         bucket = {f"a{n}": ("e", (1,)) for n in range(count)}
@@ -248,7 +250,9 @@ def test_sizes_count_objects_and_bytes():
 
 
 def test_rollback_ends_the_feed():
-    """Otherwise a reader that goes on would not notice that some rows have left and earlier rows are back."""
+    """Otherwise a reader that continues would not notice that some rows were withdrawn, and that earlier rows are
+    back.
+    """
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))

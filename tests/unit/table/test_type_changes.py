@@ -72,7 +72,7 @@ def test_conversion_between_two_types(old: Any, new: Any, expected: str) -> None
 
 
 def test_exact_widening_is_transitive() -> None:
-    """Otherwise two exact changes in sequence would keep all values, but the same change in one step would not."""
+    """Otherwise a change in two exact steps would keep all values, but the same change in one step would not."""
     for one in PLAIN:
         for two in PLAIN:
             for three in PLAIN:

@@ -210,7 +210,7 @@ def test_a_setup_killed_at_any_request_can_be_repeated(account: Account, way: Wa
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "throttle"])
 def test_lost_answers_do_not_break_the_setup(account: Account, way: Way, fault: Any) -> None:
-    """Otherwise a setup would fail or stay incomplete if every third request or answer is lost."""
+    """The setup must succeed and be complete even if every third request or answer is lost."""
     setup = account.setup()
     account.proxy.faults.extend(["pass", "pass", fault] * 40)
     make(setup, way)

@@ -1,4 +1,4 @@
-"""Templates of events equal the command's setup; Terraform's template keeps existing notifications."""
+"""Templates of events equal the command's setup. Terraform's template keeps existing notifications."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Casts of columns of binary formats: which values fit, and what the search for other values costs."""
+"""Casts of columns in binary formats: the values that fit, and the cost of the search for other values."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -90,7 +90,7 @@ TAKEN: dict[str, Any] = {
 def test_a_value_fits_if_the_cast_loses_nothing(
     values: pa.Array, kind: pa.DataType, found: list[Any], place: str
 ) -> None:
-    """The rule is the same at any depth, and in a slice of a column."""
+    """The same values fit at any depth, and in a slice of a column."""
     wrap, kind_of = WRAPPED[place]
     column = wrap(pa.concat_arrays([values, values])).slice(len(values))
     fit, odd = cast_most(column, kind_of(kind))
@@ -132,7 +132,7 @@ def test_a_floating_point_number_is_the_decimal_of_its_text(number: float, scale
             [number if not is_32 else np.float32(number)], pa.float32() if is_32 else pa.float64()
         )
     schema = pa.schema([("v", pa.decimal128(30, scale))])
-    both = [column, pa.array([0.25], column.type)]  # the second number is a mismatch for a scale of 0 and 1
+    both = [column, pa.array([0.25], column.type)]  # the second number does not fit the scales 0 and 1
     in_parquet, _ = take(
         [parquet(pa.table({"v": pa.concat_arrays(both)}))], schema, "parquet", mismatches="rescue"
     )

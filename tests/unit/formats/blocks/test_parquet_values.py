@@ -51,7 +51,7 @@ FILES = {"parquet": parquet, "orc": orc, "avro": avro_file}
 
 
 def reason_of(body: bytes, fmt: str, schema: pa.Schema = AB, *, name: str = "orders") -> str:
-    """The reason of the file's only reject. `name`: as in `Target`."""
+    """The reason of the file's only reject. `name`: the source's name, as in `Target`."""
     found = [*FORMATS[fmt].parse([("k", body)], Target(schema=schema, inferred=bool(name), name=name))]
     (one,) = [reject for parsed in found for reject in parsed.rejects]
     return one.reason
@@ -70,8 +70,8 @@ def reason_of(body: bytes, fmt: str, schema: pa.Schema = AB, *, name: str = "ord
     ],
 )
 def test_a_reject_of_a_columnar_file_names_the_command(body: bytes, fmt: str, columns: str) -> None:
-    """Otherwise nobody would know the remedy if the first sample had a wrong type. The retry after the command finds
-    the reject by the column's name.
+    """Otherwise nobody would know the remedy if the first sample had a wrong type. After the command, a retry finds the
+    reject by the column's name.
     """
     reason = reason_of(body, fmt)
     command = f"`s3notify schema set orders '{columns}'`"

@@ -125,7 +125,7 @@ def test_a_later_part_of_a_list_costs_one_read() -> None:
 
 
 def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reject names the remedy, also if the object is read in parts."""
+    """The reject names the remedy, even if the object is read in parts."""
     monkeypatch.setattr(json_document, "MAX_DOCUMENT_BYTES", 40)
     body = DOCUMENTS["indented"]
     for found in (parsed(body), in_parts(JsonByContent(), body, [50, 60])[0]):

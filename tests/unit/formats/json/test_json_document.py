@@ -122,7 +122,7 @@ def test_json_written_by_python_is_read(
     "body", [b'[\n{"id":1},\n{"id":2}\n]\n', b'{\n "id": 1\n}\n', b'[{"id":1},\n {"id":2}]']
 )
 def test_a_document_among_lines_is_one_reject(body: bytes) -> None:
-    """The reject names the format to set; no record of the document is loaded."""
+    """The reject names the format to set. No record of the document is loaded."""
     rows, rejects = take([body, b'{"id":3}\n'], SCHEMA, "jsonl")
     assert [row["id"] for _, _, row in rows] == [3]
     assert [reject.reason for reject in rejects] == [

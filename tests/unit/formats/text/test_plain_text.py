@@ -19,7 +19,7 @@ def test_each_line_is_one_row_and_keeps_its_spaces() -> None:
 
 
 def test_a_line_that_is_not_utf_8_is_a_reject() -> None:
-    """The lines beside it are rows."""
+    """The other lines of the object are rows."""
     schema = FORMATS["text"].fixed_schema
     assert schema is not None
     rows, rejects = take([b"a\n\xff\nb\n"], schema, "text")

@@ -155,8 +155,8 @@ def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given:
 def test_a_run_that_the_supervisor_declines_starts_cold(
     site: Site, cold: list[str], given: dict[str, Any], do: str
 ) -> None:
-    """All workers may be busy. A run that reads everything is not offered to a worker, but makes the supervisor prepare
-    a worker for later runs.
+    """The supervisor may decline a run because all workers are busy. A run that reads everything is not offered to a
+    worker, but makes the supervisor prepare a worker for later runs.
     """
     run = site.run(**given)
     with site.answering({"yes": False}):

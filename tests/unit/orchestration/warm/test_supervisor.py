@@ -105,8 +105,8 @@ def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
 
 
 def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
-    """Only runs of the same backfill may wait. They must be executed one after another, and a waiting run can be
-    terminated.
+    """Only runs of the worker's backfill may wait. The waiting runs must be executed one after another, and each of
+    them can be terminated.
     """
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         first = it.handed_over("waits", backfill="b")
@@ -151,7 +151,7 @@ def test_runs_that_wait_for_long_get_another_worker(
 
 
 def test_surplus_idle_workers_leave(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle worker keeps a JVM. When no run waits, one idle worker for each `WorkerKey` is enough."""
+    """An idle worker keeps a JVM in memory. When no run waits, one idle worker for each `WorkerKey` is enough."""
     monkeypatch.setattr(supervisor, "BACKFILL_WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
         hung = it.handed_over("waits", backfill="b")
@@ -175,7 +175,7 @@ def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterIn
 
 
 def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
-    """Nobody but the supervisor reports these runs, so without its report they would wait forever."""
+    """Only the supervisor reports these runs, so the runs would wait forever without the supervisor's report."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -229,7 +229,7 @@ def test_a_terminated_run_is_canceled_and_its_worker_ends(instance: dg.DagsterIn
 
 
 def test_a_reload_replaces_the_workers_of_its_location(instance: dg.DagsterInstance) -> None:
-    """Workers with old code leave as soon as they have no run. Workers of another location stay."""
+    """Workers with old code end as soon as they have no run. Workers of other locations continue."""
     with supervised(instance) as it:
         it.handed_over("works", key=replace(KEY, location="other"))
         busy = it.handed_over("waits")
@@ -278,7 +278,9 @@ def test_a_worker_that_cannot_start_is_not_restarted_repeatedly(instance: dg.Dag
 
 
 def test_the_next_supervisor_reports_the_runs_of_a_killed_supervisor(instance: dg.DagsterInstance) -> None:
-    """The workers of a killed supervisor have ended. Runs of the default launcher must stay untouched."""
+    """The runs of a killed supervisor cannot continue, because its workers have ended. Runs of the default launcher
+    must stay untouched.
+    """
     home = Home(Path(instance.root_directory))
     home.make()
     runs = [

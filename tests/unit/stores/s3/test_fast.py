@@ -60,7 +60,9 @@ def test_keys_that_obstore_can_read_are_read_exactly(ministack):
 @pytest.mark.server
 @pytest.mark.parametrize("header", ["title", "Content-Disposition", "Content-Type"])
 def test_an_object_whose_headers_are_not_ascii_is_read(seaweed, header):
-    """obstore cannot represent the answer, so boto3 must read the object. A title must not be garbled."""
+    """obstore cannot represent headers that are not ASCII, so boto3 must read the object. Its title must stay
+    unchanged.
+    """
     config = seaweed.config(seaweed.make_bucket())
     obstore.put(obstore_store(config), "a", b"1", attributes={header: "Zürich"}, use_multipart=False)
     for store in (FastObjectStore(config), S3ObjectStore(config)):
@@ -95,7 +97,9 @@ def test_both_clients_use_boto3s_credentials(ministack, monkeypatch):
 @pytest.mark.server
 @pytest.mark.parametrize("precondition", [None, ABSENT])
 def test_a_missing_bucket_is_reported_without_retries(ministack, precondition):
-    """Otherwise operations on a missing bucket would be retried, or would look like a missing key."""
+    """Otherwise operations on a missing bucket would be retried, or their errors would look like errors of a missing
+    key.
+    """
     nowhere = FastObjectStore(ministack.config("no-such-bucket"))
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
         nowhere.put("a", b"1", precondition=precondition)
@@ -126,8 +130,8 @@ def test_an_etag_that_no_object_can_have_is_a_conflict():
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
 def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
-    """Otherwise a write in doubt would be sent twice, or be taken for a conflict. The ETag is sent without quotes,
-    because RGW refuses quoted ETags.
+    """Otherwise a write with an unknown outcome would be sent twice, or be mistaken for a conflict. The ETag is sent
+    without quotes, because RGW refuses quoted ETags.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
@@ -181,7 +185,7 @@ class _Refuses(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("kind", [FastObjectStore, S3ObjectStore])
 def test_a_put_in_doubt_that_is_then_refused_stays_in_doubt(kind, monkeypatch):
-    """Otherwise a publisher would withdraw the announcement of an object that was written. The credentials may end
+    """Otherwise a publisher would withdraw the announcement of an object that was written. The credentials may expire
     between two attempts of a PUT. A PUT that is refused at once is an error.
     """
     monkeypatch.setattr(_Refuses, "statuses", [])

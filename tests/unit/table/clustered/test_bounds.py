@@ -104,8 +104,8 @@ def test_file_without_statistics_may_hold_any_value() -> None:
 def test_bounds_of_other_engines_leave_out_no_row(
     stats: dict[str, Any], value: Any, kind: pa.DataType
 ) -> None:
-    """Otherwise each step would fail after an OPTIMIZE of another engine: the bound could not be converted, or the row
-    that left would not be found.
+    """Otherwise each step would fail after an OPTIMIZE of another engine, because a bound could not be converted, or a
+    withdrawn row would not be found.
     """
     merged = Add(path="f", size=1, rows=1, modified_ms=1, stats=json.dumps(stats))
     assert files([merged], [value], kind) == {"f": [0]}

@@ -1,4 +1,4 @@
-"""The rows that left the source are found in the packs of a clustered table."""
+"""Rows that were withdrawn from the source are found in the packs of a clustered table."""
 
 import pyarrow as pa
 

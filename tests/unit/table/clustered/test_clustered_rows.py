@@ -135,8 +135,8 @@ def test_compaction_separates_ranges(source):
 
 
 def test_compaction_sorts_full_files_until_few_overlap(source):
-    """Otherwise an order by a column that does not follow time would be lost, because each commit's files have all
-    values of the column.
+    """If the column of the order does not follow time, the files of each commit have all values of the column.
+    Otherwise the table would lose its order.
     """
     order = Clustered(columns=("id", "n"), file_bytes=100)  # each file is full
     bucket = {}

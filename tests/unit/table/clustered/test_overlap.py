@@ -1,5 +1,5 @@
-"""The choice of files that compaction merges: small files and overlapping files, each once. Files with separate ranges
-stay.
+"""The choice of files that compaction merges: each small file and each overlapping file is merged once. Files with
+separate ranges stay.
 """
 
 import json
@@ -63,7 +63,7 @@ FULL = 40
 
 
 def file_of(name, rows, order):
-    """The file with these rows. Its size is in proportion to the number of rows."""
+    """A file with these rows. The file's size is in proportion to the number of rows."""
     stats = {"numRecords": len(rows), "minValues": {}, "maxValues": {}, "nullCount": {}}
     for column, values in zip(order.columns, zip(*rows, strict=True), strict=True):
         known = [value for value in values if value is not None]
@@ -75,7 +75,9 @@ def file_of(name, rows, order):
 
 
 def sorted_out(bodies, order):
-    """The bodies of the files, by name, after the passes of a compaction, and the number of passes."""
+    """Does passes of a compaction until none is needed. Returns the bodies of the files by name, and the number of
+    passes.
+    """
     count = 0
     while True:
         live = [file_of(name, rows, order) for name, rows in bodies.items()]

@@ -176,7 +176,9 @@ class TestObjections:
         assert self.found(schema=json.dumps(commented, indent=1)) == []
 
     def test_changed_protocol_is_refused(self) -> None:
-        """Otherwise a raised or lowered protocol would be adopted."""
+        """Otherwise readers and writers would accept a version in which another engine raises or lowers the
+        protocol.
+        """
         (found,) = self.found(Protocol(reader=3, writer=7, writer_features=("rowTracking",)))
         assert found == "it changes the protocol from reader 1, writer 2 to reader 3, writer 7 (rowTracking)"
 

@@ -31,7 +31,7 @@ from tests.support.log_rounds import slot_of_key
 
 
 def row(key, at, *, gone=False):
-    """Returns a number that stands for a row with these values."""
+    """Returns a number that represents a row with these values."""
     return next(
         n
         for n in range(1, 5000)
@@ -89,8 +89,8 @@ def test_key_leaves_with_its_last_row(source):
 
 
 def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
-    """Otherwise an older row that arrives late would restore a deleted key, or the key would stay deleted after the
-    deleting row has left.
+    """Otherwise an older row that arrives late would restore a deleted key, or the key would stay deleted after the row
+    of its deletion was withdrawn.
     """
     first = {"a1": ("e", (OLD,)), "b1": ("e", (DELETED,))}
     assert followed(source, first) == {}
@@ -168,7 +168,7 @@ def test_missing_column_is_refused(source, latest, message):
 
 
 def test_columns_without_the_time_that_breaks_ties_are_refused():
-    """If a transform dropped the column, another row than the last written one would be the newest."""
+    """If a transform dropped the column, the newest row of a key could be a row that was not written last."""
     LATEST.check(COLUMNS)
     without = pa.schema([each for each in COLUMNS if each.name != "_modified"])
     with pytest.raises(UsageError, match=r"no column '_modified'.*a transform must keep this column"):

@@ -1,4 +1,6 @@
-"""The choice of packs to merge: few files remain, each row is rewritten few times, and young packs stay apart."""
+"""The choice of packs to merge: few files remain, each row is rewritten few times, and young packs are not merged with
+old packs.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -87,7 +89,7 @@ def test_each_row_is_rewritten_about_once_for_each_class_of_sizes() -> None:
 
 
 def test_rows_that_compress_well_count_as_rows() -> None:
-    """Otherwise a round that counts only bytes would merge many packs of such rows, and decode gigabytes."""
+    """If a round counted only bytes, it would merge many packs with such rows, and decode gigabytes."""
     sizes = replace(SIZES, row=10)
     full = [pack(f"{n}", 500, n, rows=6_400) for n in range(50)]
     assert compaction(full, sizes) == []

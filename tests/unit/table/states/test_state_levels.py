@@ -1,5 +1,5 @@
-"""States of objects: the answers of a `StateSet`, the requests for these answers, and the part of the set in the
-manifest.
+"""States of objects: the answers of a `StateSet`, the requests that these answers need, and the part of the set that is
+in the manifest.
 """
 
 import io

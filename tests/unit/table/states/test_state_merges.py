@@ -1,5 +1,5 @@
-"""Merges of states: which files become one, when a conflict drops a merge, and when marks of `gone` keys,
-which hide older states, are dropped.
+"""Merges of states: the files that become one, the conflicts that drop a merge, and the end of the marks of `gone`
+keys. These marks hide older states.
 """
 
 import io
