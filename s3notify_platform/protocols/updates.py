@@ -1,4 +1,4 @@
-"""Conditional writes whose outcome is known: the rule for outcomes in doubt, and a compare-and-set loop.
+"""Conditional writes whose outcome is determined: a rule for writes without an answer, and a compare-and-set loop.
 
 The rule (`resolve`). A write is sent. If the outcome is `Unknown`, the state is read before anything else is done:
     - The state is this call's value: the write was applied.
@@ -11,8 +11,8 @@ The loop (`Updates.change`). Read the record, decide, and write under the versio
 and decide again. The number of attempts is bounded.
 
 How a value is recognised. A written value may contain something unique to its writer: the id of an entry or an
-operation, a worker's name, a generation. If it contains nothing unique, equal values mean the same, no matter which
-call wrote them. So in both cases, a record with the value of this call counts as written by this call.
+operation, a worker's name, a generation. If a value contains nothing unique, equal values mean the same, no matter
+which call wrote them. So a record with the value of this call always counts as written by this call.
 """
 
 from collections.abc import Callable
@@ -80,9 +80,9 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
     applied.
 
-    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. An error of `send` is raised
-    unchanged if no attempt is in doubt: then nothing was applied. `UnknownOutcomeError`: the write may have been
-    applied, or may be applied later.
+    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. If no attempt is in doubt, nothing
+    was applied, and an error of `send` is raised unchanged. `UnknownOutcomeError`: the write may have been applied, or
+    may be applied later.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True

@@ -148,7 +148,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def run_stops_at_its_stamp(self, pick):
-        """The run committed everything and Dagster says that it ended, but the chain was never stamped."""
+        """The run committed everything, and Dagster says that the run ended, but the chain was never stamped."""
         if run := self._a_run(pick):
             everything = EVERYTHING in run.request.slots
             opened = BatchPayload.loads(self.world.chains.state(run.request.batch).payload)

@@ -84,8 +84,8 @@ class AckChains:
     `create` and `chain` return a `Chain`, which may be passed to other processes.
 
     Requests, for any number of stampers: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain
-    costs 1 more. Reading how the chain ended also costs 1 more. The LIST in stamp and state takes 1 more request for
-    each 1000 records.
+    costs 1 request more. A call that reads how the chain ended also costs 1 request more. The LIST in stamp and state
+    takes 1 more request for each 1000 records.
 
     `UnavailableError`: nothing was applied; retry later. `UnknownOutcomeError`: in doubt; repeat the call.
     """
@@ -120,10 +120,10 @@ class AckChains:
     ) -> Chain:
         """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
-        `reuse`: replaces a chain that has ended; `TagExists` only if the tag's chain is open. The old chain counts as
-        deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
-        `reuse` takes up to 7 requests, and 1 for each record of the old chain. A record store on a bucket must be
-        opened without `keys_recur` if tags are used again.
+        `reuse` also replaces a chain that has ended, so `TagExists` is raised only if the tag's chain is open. The old
+        chain counts as deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in
+        the new chain. `reuse` takes up to 7 requests, and 1 for each record of the old chain. A record store on a
+        bucket must be opened without `keys_recur` if tags are used again.
         """
         chain = Chain(
             tag=Tag(tag),

@@ -1,14 +1,14 @@
 """Causal cache: cached reads that never show an effect without its cause.
 
 In the background (`CausalCache.start`)
-    1. A poll finds the slots whose signals changed. Its changes are held back: readers get the same answers as before.
+    1. A poll finds slots whose signals changed. These changes are held back: readers get the same answers as before.
     2. Stale entries that were used recently are read again, by conditional GETs.
-    3. If one of these entries has a new object version, a second poll begins after the answers to these GETs. The
+    3. If one of these GETs returns a new object version, a second poll begins after the answers to all of them. The
        second poll shows all changes that were signalled before the new version was written.
-    4. Changes and new versions become visible together. An entry that was not read again, or whose slot has changed in
-       the second poll, is stale from then on.
+    4. Changes and new versions become visible together. An entry is stale from then on if it was not read again, or if
+       the second poll found a change of its slot.
     If the previous poll becomes too old to serve hits, the held-back changes become visible without step 3. So a slow
-    GET delays readers only until that moment.
+    GET delays readers only until the previous poll is too old.
 """
 
 import logging
@@ -231,7 +231,7 @@ class CausalCache:
         """The result of `get`, if `get` takes no request; else None. Never waits for a request of another thread.
 
         If the result is None, call `get`: the object does not exist, or the cache has no object that is fresh enough.
-        With the refresh in the background, objects that are often used are cached.
+        If the cache refreshes in the background, objects that are used often stay cached.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():
@@ -285,7 +285,7 @@ class CausalCache:
         return self._polled_at is not None and self._clock.monotonic() - self._polled_at < limit
 
     def _current(self, key: str, slot: Slot) -> Entry | None:
-        """The entry, if its slot has not moved after the entry was read. The caller must have the lock `_turn`."""
+        """The entry, if no poll has found a later change of its slot. The caller must have the lock `_turn`."""
         entry = self._entries.get(key)
         if entry is None or self._moved_at[slot] > entry.as_of:
             return None

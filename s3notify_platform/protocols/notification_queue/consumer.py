@@ -206,8 +206,8 @@ class ShardConsumer:
         return len(taken), tuple(outcomes)
 
     def _after(self, entry: Entry, failure: Failure) -> Entry:
-        """The entry with the error and the attempts as of this failure. The result has a reason if the entry must not
-        be retried.
+        """The entry after this failure, with the error and the number of attempts. The result has a reason if the entry
+        must not be retried.
         """
         aged = with_error(self._aged(entry), failure.error)
         after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
@@ -218,7 +218,7 @@ class ShardConsumer:
             return Fenced()
         if dead:
             return DeadLettered(reason=entry.reason)
-        # If the store did not answer, this owner keeps the claim, and takes the entry again after the same wait.
+        # If the store did not answer, this owner keeps the claim, and also takes the entry again after this wait.
         wait = self._backoff(entry)
         self._watch(entry).due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
@@ -280,8 +280,8 @@ class ShardConsumer:
         claimed = [
             entry for part in self._queue.shards.in_parallel(self._claim_segment, segments) for entry in part
         ]
-        # The attempt is counted, but begins only after the owners are read. If that read fails, the attempt is not
-        # counted a second time.
+        # The attempt is counted, but begins only after the owners are read. If the read of the owners fails, the
+        # attempt is not counted a second time.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} has another owner: stop delivering")
@@ -345,7 +345,7 @@ class ShardConsumer:
         return {entry.id for entry, done in zip(entries, written, strict=True) if done}
 
     def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
-        """Changes entries that this owner still owns. Returns, for each segment, the numbers of the changed entries;
+        """Changes entries that this owner still owns. For each segment, returns the numbers of the changed entries, or
         None if the store did not answer.
         """
         places = list(changes)
@@ -395,7 +395,7 @@ class ShardConsumer:
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry with its watched time as of now: the time since this owner's last write of the entry is added."""
+        """The entry with its watched time up to now, including the time since this owner last wrote the entry."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 

@@ -100,7 +100,7 @@ class NotificationQueue:
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The persistent topics that take this change, as of the last read of all topics. Cost: 1 scan or no request.
 
-        A newer topic may be missing. So after a change, its writer calls `topics_as_of` with the change's time.
+        A new topic may be missing. So after a change, its writer calls `topics_as_of` with the change's time.
         """
         # If the process has spare room, the topics are read early. So a change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
@@ -388,9 +388,9 @@ class NotificationQueue:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers (removed, left).
 
         Reserved entries stay. Claimed entries stay if their topic has an endpoint. Entries about the object's deletion
-        are removed only from the topic `own`, and only if it serves no other user. The call may be repeated. Requests:
-        one scan of the topics; for each topic, one scan of the segments that may name the object, and one scan of the
-        dead letters; for each item, 2 requests.
+        are removed only from the topic `own`, and only if this topic serves no other user. The call may be repeated.
+        Requests: one scan of the topics; for each topic, one scan of the segments that may name the object, and one
+        scan of the dead letters; for each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():

@@ -144,7 +144,7 @@ class Reservations:
         and every later recount, finds the segments of all granted reservations: the quota is never exceeded, and a
         deletion leaves no segment. A client that changes the topic's epoch or quota generation waits before it acts on
         the change. If the process relied on its last read, the segments' creation was answered before such a wait could
-        end. A refusal is always checked by a read.
+        end. Before a refusal is returned, the topics are always read again.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()

@@ -87,7 +87,7 @@ def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
 
 
 def parts_of(sizes: Sequence[int]) -> Iterator[slice]:
-    """Divides the entries of a reservation into segments. `sizes`: bytes of the entries' rows."""
+    """Divides the entries of a reservation into segments. `sizes`: the size of each entry's row, in bytes."""
     start = total = 0
     for place, size in enumerate(sizes):
         if place > start and (place - start == ENTRIES_MAX or total + size > BYTES_MAX):

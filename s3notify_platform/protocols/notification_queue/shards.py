@@ -85,7 +85,7 @@ class Shards:
         wanted: Callable[[str], bool] | None = None,
         known: dict[str, Record] | None = None,
     ) -> Iterator[Segment]:
-        """The segments of all topics that ever had this name, so of all epochs. One scan.
+        """The segments of all topics that ever had this name, so the segments of all epochs. One scan.
 
         `known`: the records of the caller's last scan, by key. This scan reads only changed records, if the queue is on
         a bucket, and replaces `known` by its own records.
@@ -107,8 +107,8 @@ class Shards:
         return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
 
     def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
-        """Edits a segment, again after each conflict. Returns None if the segment does not exist. Does not write an
-        unchanged segment.
+        """Edits a segment; repeats the edit after each conflict. Returns None if the segment does not exist. Does not
+        write an unchanged segment.
 
         `known`: the segment as the caller last read or wrote it. Returns the result of the last call of `edit`. After a
         lost answer, the function `edit` may find that its work is done. Then the result does not contain this work, as
@@ -165,7 +165,7 @@ class Shards:
         self.give_back_rooms(Counter(entry.place for entry in entries))
 
     def give_back_rooms(self, rooms: Mapping[Place, int]) -> None:
-        """Frees the space of some entries: `rooms` has their number by place. See `give_back`."""
+        """Frees the space of some entries. `rooms`: the number of these entries, by place. See `give_back`."""
         counters: Counter[tuple[str, str]] = Counter()
         for place, number in rooms.items():
             key = depth_key(place.epoch, place.shard, place.quota)

@@ -16,7 +16,7 @@ A rule that can never match is refused. The reason may be:
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
-or ends with a group or a class. It is also not found if only the length of the expression's matches contradicts the
+or ends with a group or a class. The contradiction is also not found if only the length of the matches contradicts the
 suffix. Matches that are too long for a key are noticed only by their plain characters at both ends:
 `[a-z]{1000}[a-z]{100}` is accepted.
 """
@@ -191,7 +191,7 @@ def _named(name: str, wanted: str) -> bool:
 
 
 def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
-    """The reason why no key can have this prefix and this suffix, and also match `regex`; "" if one may exist."""
+    """The reason why no key can have this prefix and suffix, and also match `regex`; "" if such a key may exist."""
     shortest = _shortest(prefix.encode(), suffix.encode())
     if shortest > MAX_KEY_BYTES:
         return f"by its prefix and suffix, a key has {shortest} bytes or more, but may have only {MAX_KEY_BYTES} bytes"
@@ -231,8 +231,9 @@ def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
 
 
 def _may_begin(regex: str, prefix: str, suffix: str) -> bool:
-    """True if a key with this prefix may match, and has room for this suffix. The result False is certain. It follows
-    from the range of all matching texts: all of them begin with the characters that both ends of the range share.
+    """True if a key with this prefix may match, and has room for this suffix. The result False is certain. The result
+    follows from the range of all matching texts: all of them begin with the characters that both ends of the range
+    share.
     """
     try:
         low, high = _pattern(regex).possiblematchrange(2 * MAX_KEY_BYTES)

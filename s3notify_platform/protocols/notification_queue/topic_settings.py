@@ -128,7 +128,8 @@ class TopicSettings:
         ),
     ] = True
     endpoint: str = ""
-    """Target and method of pushes, as JSON, for the process that sends them. If it is empty, the topic is pulled."""
+    """Target and method of pushes, as JSON, for the process that sends them. If this setting is empty, the topic is
+    pulled."""
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
@@ -193,8 +194,8 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
 
 
 def check_for_source(name: str, settings: TopicSettings, signals: str) -> None:
-    """Raises `UsageError` if the source of this topic would miss changes: because the topic's entries are delivered to
-    an endpoint, or because writers of the topic signal in another way than the source expects.
+    """Raises `UsageError` if the source of this topic would miss changes. The reason may be that the topic's entries
+    are delivered to an endpoint, or that writers of the topic signal in another way than the source expects.
     """
     if settings.endpoint:
         raise UsageError(

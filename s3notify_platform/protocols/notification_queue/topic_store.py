@@ -3,22 +3,23 @@
 After a read of the topics, a writer relies on the result for `TOPICS_KNOWN_SECONDS` (`KnownTopics`). The writer counts
 this time from the start of the read, by its own clock. So a client that changes something on which writers rely must
 wait until that time is over. After the client has seen the changed record, the client waits `CLOCK_SKEW` times as long,
-by its own clock. Then it acts on the change. Any client may repeat the wait: nothing is stuck if one client is killed.
+by its own clock. Then the client acts on the change. Any client may repeat the wait, so nothing is stuck if one client
+is killed.
 
     - Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
       wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards,
       so it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without
       any reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended.
     - Changed bucket, prefix, rules or persistence. Writers may still rely on the topic's former keys, or on the fact
-      that it had no queue. `update` waits until all writers know the new settings. Until then, the creation of another
-      topic also waits, because the creator cannot tell which keys writers have reserved.
+      that the topic had no queue. `update` waits until all writers know the new settings. Until then, the creation of
+      another topic also waits, because the creator cannot tell which keys writers have reserved.
     - Deletion. Until the wait has ended, reservations in the topic are granted, nothing of the topic is removed, and
       its name is not used again. So the deletion finds all entries of the topic. A later commit of such an entry
       returns `Expired`.
-    - Renewal. This is a deletion whose last write does not remove the topic's record, but replaces it by the new topic.
-      So the record has the settings at each moment. The next renewal, or the next `create` of the topic, finishes an
-      interrupted renewal. Until then, the record already has the new settings, but writers may still rely on the former
-      keys. So the creation of another topic waits, as for changed rules.
+    - Renewal. A renewal is a deletion whose last write does not remove the topic's record, but replaces it by the new
+      topic's record. So there is always a record with the settings. The next renewal, or the next `create` of the
+      topic, finishes an interrupted renewal. Until then, the record already has the new settings, but writers may still
+      rely on the former keys. So the creation of another topic waits, as for changed rules.
     - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
       of the shard. Afterwards, the base (the number of older entries) shrinks, and the former counters are removed
       (`reconciler`).
@@ -80,8 +81,8 @@ class Topics:
 
     @property
     def outdated_seconds(self) -> float:
-        """The length of a wait, on any process's own clock, after which no writer relies on topics that it read before
-        the wait.
+        """The seconds to wait, on any process's own clock, until no writer relies on topics that it read before the
+        wait.
         """
         return self.known_seconds * CLOCK_SKEW
 
@@ -205,9 +206,10 @@ class Topics:
         return self._waited_out(self.change(name, change))
 
     def pause(self, name: str, *, paused: bool = True) -> Topic:
-        """Pauses or resumes the deliveries of a topic, from the next heartbeat of its owners. Cost: 2 requests.
+        """Pauses or resumes the deliveries of a topic. The topic's owners notice this at their next heartbeat. Cost: 2
+        requests.
 
-        While the topic is paused, entries stay, new entries are accepted, and no attempts or time are used up.
+        While the topic is paused, entries stay, new entries are accepted, and neither attempts nor time are used up.
         `UsageError` if the topic is pulled, or not persistent.
         """
 

@@ -1,6 +1,6 @@
 """Assignment of slots to readers: contiguous ranges, balanced, with the fewest moves when anything changes.
 
-Balanced: without a `previous` assignment, the largest load is the least that contiguous ranges allow (`best`). With a
+Balanced: without a `previous` assignment, the largest load is as small as contiguous ranges allow (`best`). With a
 previous assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound,
 the result is one in which the fewest slots change their reader. In return, the loads are less equal. A new reader may
 get few slots, if the loads of the other readers were already within the bound.
@@ -95,7 +95,7 @@ def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
 
 
 def _least_largest(sums: Sequence[int], count: int) -> int:
-    """The smallest limit for which `count` contiguous ranges can hold all slots, and no range has a load above it."""
+    """The smallest limit that holds for the loads of `count` contiguous ranges of all slots."""
 
     def fits(limit: int) -> bool:
         place = 0

@@ -85,9 +85,9 @@ class Choice:
     def needs_meta(self) -> bool:
         """True if the choice depends on more than an object's key. Then each entry with a chosen key costs a HEAD.
 
-        A new condition needs care: if an overwrite can make a chosen object unchosen, a batch by entries treats the
-        object as deleted, and `on_delete` decides about its old rows. An overwrite never makes an object unchosen by
-        `modified_after`.
+        A new condition by which an overwrite can make a chosen object unchosen needs care. A batch by entries would
+        treat such an object as deleted, and `on_delete` would decide about its old rows. An overwrite never makes an
+        object unchosen by `modified_after`.
         """
         return self.modified_after is not None
 

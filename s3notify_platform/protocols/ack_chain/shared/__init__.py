@@ -26,8 +26,8 @@ Storage
                                                missing children, seed, payload, digests of applied operation ids.
                                                `stores/dynamodb/xor_ack_table.py` keeps this JSON in an item of its own
 
-Invariants: the chains have the invariants of `AckChains`. After a write in doubt, the record is read before any result
-is returned.
+Invariants: the chains have the invariants of `AckChains`. After a write whose outcome is unknown, the record is read
+before any result is returned.
 
 Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the npm
