@@ -1,11 +1,12 @@
 """Conditional writes whose outcome is determined: a rule for writes without an answer, and a compare-and-set loop.
 
 The rule (`resolve`). A write is sent. If the outcome is `Unknown`, the state is read before anything else is done:
-    - The state is this call's value: the write was applied.
-    - The state still meets the precondition: the write has not been applied so far, and is sent again.
-    - Any other state: the outcome is a conflict if another writer's value is proven; else `UnknownOutcomeError`.
-    A refusal after an attempt in doubt may have been caused by that attempt. So if the precondition holds again after
-    such a refusal, the outcome is unknown. The number of attempts is bounded, with jittered backoff between them.
+    - The state is the value of this call: the write was applied.
+    - The state still meets the precondition: the write was not applied yet, and is sent again.
+    - Any other state: the outcome is a conflict if another writer's value is proven; else `UnknownOutcomeError`. If the
+      outcome of an attempt is unknown, this attempt may have caused a later refusal. So if the precondition holds again
+      after such a refusal, the outcome of the write is unknown. The number of attempts is bounded, with jittered
+      backoff between them.
 
 The loop (`Updates.change`). Read the record, decide, and write under the version read. If the write is refused, read
 and decide again. The number of attempts is bounded.
@@ -76,8 +77,8 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     """Sends one conditional write until its outcome is known; returns the outcome.
 
     `look` reads the state and returns what the state proves. None means that the precondition still holds, so the write
-    has not been applied so far. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is
-    called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
+    was not applied yet. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is called
+    right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
     applied.
 
     Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. If no attempt is in doubt, nothing
@@ -98,7 +99,9 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
                 in_doubt, cause = True, outcome
         except S3NotifyError as error:
             if not isinstance(error, UnavailableError | NotFoundError) and in_doubt:
-                raise UnknownOutcomeError(f"{subject}: an attempt in doubt, then: {error}") from error
+                raise UnknownOutcomeError(
+                    f"{subject}: the outcome of an attempt is unknown, and then: {error}"
+                ) from error
             if not in_doubt:
                 again = retry_unavailable and isinstance(error, UnavailableError)
                 if not again or attempt == rounds - 1:
@@ -118,7 +121,7 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
             break
         sending = True
     raise UnknownOutcomeError(
-        f"{subject}: may or may not be applied, not confirmed in {attempt + 1} attempts; the last: {cause}"
+        f"{subject}: may or may not be applied; {attempt + 1} attempts did not confirm it; the last: {cause}"
     )
 
 
@@ -235,7 +238,9 @@ class Updates:
                     pass
         if pending is not None:
             raise UnknownOutcomeError(f"{partition}/{key}: the change may still be applied; look again later")
-        raise self._contended(f"{partition}/{key} changed under each of {self._rounds} attempts: try again")
+        raise self._contended(
+            f"{partition}/{key} was changed by others during each of {self._rounds} attempts: try again"
+        )
 
     def _send(self, partition: str, key: str, value: bytes | None, expected: Version | None) -> WriteOutcome:
         if expected is None:

@@ -35,9 +35,9 @@ Storage
 
 Invariants
     - Records are never changed: they are only created, and later removed with their chain. So writers never contend. If
-      the creation of a record is in doubt, the scan shows whether the record exists. If the record does not exist, its
-      creation is tried again. A record that is stored late is harmless, because the children that the record names have
-      ended in any case.
+      the outcome of a record's creation is unknown, the scan shows whether the record exists. If the record does not
+      exist, its creation is tried again. A record that is stored late is harmless, because the children that the record
+      names have ended in any case.
     - Each child counts once, even if several callers or calls name it. Raw stamps with the same operation id also count
       once.
     - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
@@ -57,8 +57,9 @@ Limits
 
 Requests: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain costs 1 request more. A call
 that reads how the chain was closed also costs 1 request more. A call with a tag instead of a `Chain` also costs 1
-request more. The removal of a chain costs 1 request for each record, or 2 if the records are on a bucket. If `create`
-with `reuse` replaces an ended chain, it costs up to 7 requests, and the requests of the ended chain's removal.
+request more. The removal of a chain costs 1 request for each record, or 2 if the records are on a bucket. A `create`
+with `reuse` costs up to 7 requests if it replaces an ended chain. The removal of the ended chain costs its own
+requests.
 
 The protocol differs from xor-ack-dynamodb in several points. A repeated stamp changes nothing. A finished chain can be
 distinguished from an unknown chain. A chain has a deadline, a reason if it failed, and the names of missing children.

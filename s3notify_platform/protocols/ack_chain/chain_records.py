@@ -54,8 +54,8 @@ _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The facts of a chain that are fixed when the chain is opened. A `Chain` never changes, so a process that has one
-    can stamp without reading the head. A `Chain` is small, and can be pickled.
+    """The facts of a chain that are fixed when the chain is opened. A `Chain` never changes, so a process that has the
+    `Chain` can stamp without reading the head. A `Chain` is small, and can be pickled.
     """
 
     tag: Tag

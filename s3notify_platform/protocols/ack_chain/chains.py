@@ -87,7 +87,7 @@ class AckChains:
     costs 1 request more. A call that reads how the chain ended also costs 1 request more. The LIST in stamp and state
     takes 1 more request for each 1000 records.
 
-    `UnavailableError`: nothing was applied; retry later. `UnknownOutcomeError`: in doubt; repeat the call.
+    `UnavailableError`: nothing was applied; retry later. `UnknownOutcomeError`: perhaps applied; repeat the call.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class AckChains:
                 self._withdraw(record[0])
                 raise
         raise UnknownOutcomeError(
-            f"ack chain {chain.tag!r}: the stamp may be applied; repeat it with the same names or id; {cause}"
+            f"ack chain {chain.tag!r}: the stamp may have been applied; repeat it with the same names or id; {cause}"
         )
 
     def _withdraw(self, key: str) -> None:

@@ -99,7 +99,7 @@ def xor_all(stamps: Iterable[bytes]) -> bytes:
 
     def step(left: bytes, right: bytes) -> bytes:
         if len(left) != len(right):
-            raise BufferLengthsUnequal(f"stamps of {len(left)} and {len(right)} bytes in one chain")
+            raise BufferLengthsUnequal(f"stamps of {len(left)} and {len(right)} bytes cannot be in one chain")
         return (int.from_bytes(left) ^ int.from_bytes(right)).to_bytes(len(left))
 
     return reduce(step, stamps)

@@ -6,10 +6,10 @@ one DynamoDB table.
 
 Steps, native
     1. Send the write under its condition, with a fresh writer id in the metadata.
-    2. If the store answers `Written`, the commit is done. If the store answers `Conflict` and no earlier attempt of
-       ours is in doubt, another write won.
+    2. If the store answers `Written`, the commit is done. If the store answers `Conflict`, and the outcome of each
+       earlier attempt of ours is known, another write won.
     3. If the answer is `Unknown` (timeout, 5xx, 409), HEAD the path, and decide by the object that the HEAD found.
-       - The object has our writer id: the attempt in doubt was applied.
+       - The object has our writer id: our earlier attempt was applied.
        - The object has another writer's id and the same precondition. The outcome is a conflict, because only one write
          can succeed under one precondition.
        - The path is unchanged (no object, or the expected ETag): the write is not applied so far. Send it again under
@@ -54,11 +54,12 @@ Invariants
 Limits
     - Native: the store must honour the condition. Some stores ignore the condition of a COPY or a DELETE. The
       capability probe reports such stores (`copy_if_absent`, `delete_if_match`); this package does not check the store.
-    - Native: a delete leaves no writer id. So the outcome is unknown if a delete is in doubt and the object is gone.
-    - Native and leases: while our attempt to create is in doubt, another writer may find the object and delete it. Then
-      we create the object a second time. If a third writer has created the object in between, the outcome is a conflict
-      (native), or is unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a version
-      of the table's log, and vacuum keeps young files.
+    - Native: a delete leaves no writer id. So the outcome is unknown if a delete gets no clear answer and the object is
+      gone.
+    - Native and leases: while the outcome of our attempt to create is unknown, another writer may find the object and
+      delete it. Then we create the object a second time. If a third writer has created the object in between, the
+      outcome is a conflict (native), or is unknown (leases). Commits to a Delta table do not have this problem: no
+      writer deletes a version of the table's log, and vacuum keeps young files.
     - Leases: an unconditional write cannot be cancelled. Such a write may be in flight for longer than timeout × skew
       rate. For example, the writer's process paused after the check in step 4, or the network delayed the request. The
       late write may then replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`.
@@ -78,8 +79,8 @@ Requests without contention. Native: 1 write. Leases: 1 HEAD, 1 write, 2 request
 
 The protocol differs from object_store in several points. A finished lease is marked done, so a sequence of create,
 delete and create on one path does not wait. If the answer to the write of a lease is lost, the writer later recognises
-the lease as its own. The outcome of a write in doubt is looked up, not reported as a failure. A write that outlasts its
-lease is noticed.
+the lease as its own. If the outcome of a write is unknown, it is looked up, not reported as a failure. A write that
+outlasts its lease is noticed.
 
 Reading order: operations, native, leases, lease_notation (leases as one setting).
 """

@@ -192,7 +192,7 @@ class DynamoCommit(ConditionalCommit):
         return found
 
     def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
-        """Writes under our lease. If the outcome of the write is in doubt, the lease is kept, and the next writer waits
+        """Writes under our lease. If the outcome of the write is unknown, the lease is kept, and the next writer waits
         for the lease's end.
         """
         path, labels = operation.path, {WRITER: writer, EXPECTED: operation.expected}
@@ -210,7 +210,7 @@ class DynamoCommit(ConditionalCommit):
             if operation.shows(found, writer):
                 return Written(etag=found.etag if found else None)
             if not operation.holds(found):
-                raise UnknownOutcomeError("an attempt in doubt, then the object changed")
+                raise UnknownOutcomeError("the outcome of an attempt is unknown, and then the object changed")
             return None
 
         try:
@@ -226,7 +226,7 @@ class DynamoCommit(ConditionalCommit):
         except S3NotifyError:
             self._put_lease(self._done(lease), lease)
             raise
-        assert isinstance(outcome, Written), "a write without a condition has no conflict"
+        assert isinstance(outcome, Written), "a write without a condition cannot conflict"
         return self._confirm(operation, lease, writer, began, outcome.etag)
 
     def _confirm(

@@ -49,7 +49,7 @@ class Operation:
         return expected_of(self.precondition)
 
     def sent(self, *, conditional: bool, labels: Mapping[str, str]) -> WriteOutcome:
-        """Sends the write. The outcome is also in doubt if the store returns no ETag of the written object."""
+        """Sends the write. The outcome is also unknown if the store returns no ETag of the written object."""
         outcome = self.send(self.precondition if conditional else None, labels)
         if isinstance(outcome, Written) and outcome.etag is None and not self.deletes:
             return Unknown(cause="written, without an ETag")

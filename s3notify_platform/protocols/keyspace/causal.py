@@ -3,7 +3,7 @@
 In the background (`CausalCache.start`)
     1. A poll finds slots whose signals changed. These changes are held back: readers get the same answers as before.
     2. Stale entries that were used recently are read again, by conditional GETs.
-    3. If one of these GETs returns a new object version, a second poll begins after the answers to all of them. The
+    3. If one of these GETs returns a new object version, a second poll begins after all the GETs were answered. The
        second poll shows all changes that were signalled before the new version was written.
     4. Changes and new versions become visible together. An entry is stale from then on if it was not read again, or if
        the second poll found a change of its slot.
@@ -149,7 +149,7 @@ class CausalCache:
         if not 0 < self._staleness_seconds < self._serve_stale_seconds:
             raise UsageError(
                 f"staleness_seconds={self._staleness_seconds:g}, serve_stale_seconds={self._serve_stale_seconds:g}: "
-                "the background needs a staleness_seconds above 0 (the interval between polls) and a longer "
+                "the background thread needs a staleness_seconds above 0 (the interval between polls) and a longer "
                 "serve_stale_seconds (the age up to which hits are served)"
             )
         with self._turn:
@@ -319,13 +319,13 @@ class CausalCache:
         if isinstance(answer, NotModified):
             return known, False
         if isinstance(answer, Conflict):
-            raise CorruptError(f"the store answered a GET of {key!r} without If-Match with {answer}")
+            raise CorruptError(f"to a GET of {key!r} without If-Match, the store answered {answer}")
         return answer, True
 
     def refresh(self) -> None:
         """Returns after a poll that began after this call. Cost: 1 or 2 requests, shared by all waiting callers.
 
-        With the refresh in the background, stale hot entries are read again before the call returns, as in `tick`.
+        If the cache refreshes in the background, stale hot entries are read again first, as in `tick`.
         """
         began = self._clock.monotonic()
         with self._turn:

@@ -158,8 +158,8 @@ class LargeObjects(Generic[O_co]):
         """Writes all bytes of a stream as an object. Requests: those of `put_file`. `size`: the number of bytes, if
         known.
 
-        Only one thread at a time reads the stream, but not always the same thread. The stream is not closed. If the
-        outcome is not `Written`, the bytes read so far are lost.
+        Only one thread at a time reads the stream, but this may be a different thread each time. The stream is not
+        closed. If the outcome is not `Written`, the bytes read so far are lost.
         """
         if size is not None and not 0 <= size <= MAX_PUBLISHED_BYTES:
             raise UsageError(f"{key!r}: size is {size}; an object has 0 to {MAX_PUBLISHED_BYTES} bytes")
@@ -189,7 +189,7 @@ class LargeObjects(Generic[O_co]):
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. After each of these
         errors, nothing was written. Requests of a copy of up to 1 GiB without a precondition: those of `put`, and 1
-        HEAD of the source. Any other copy takes 2 requests and 1 for each 128 MiB, in place of the one request that
+        HEAD of the source. Any other copy takes 2 requests, and 1 for each 128 MiB, instead of the one request that
         copies.
         """
         found = self._source(source_bucket, source_key)
@@ -310,7 +310,7 @@ def _resolved(
         if (ours := _ours(found, change.writer)) is not None:
             return ours
         if not holds(change.precondition, found):
-            raise UnknownOutcomeError("an attempt in doubt, then the object changed")
+            raise UnknownOutcomeError("the outcome of an attempt is unknown, and then the object changed")
         return None
 
     try:

@@ -128,14 +128,15 @@ class Watcher:
         """
         if state.slots != self._slots:
             raise UsageError(
-                f"a state of {state.slots} slots does not fit a keyspace of {self._slots}: start with a fresh state"
+                f"a state of {state.slots} slots does not fit a keyspace of {self._slots} slots: "
+                "start with a fresh state"
             )
         root = self._keyspace.head(root_key(self._prefix))
         root_etag = root.etag if root else None
         self.alone = root is not None and root.size == ALONE_BYTES
         if self.alone and self._entries is None:
             raise UsageError(
-                f"writers of the keyspace {self._prefix!r} move only its root, as their topic says: a source needs "
+                f"writers of the keyspace {self._prefix!r} move only the root, because of their topic: a source needs "
                 "`signals: root`, and other watchers need a topic with `signals: slots`. If a new topic with "
                 "`signals: slots` has replaced this topic, run `s3notify signal KEY` once"
             )

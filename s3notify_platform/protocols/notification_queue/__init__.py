@@ -14,9 +14,9 @@ Steps
        of the topics for 2 s from the start of the read. If the creation of the segment was answered in this time, the
        reservation is granted. Otherwise the topic is read again, and must be unchanged.
     2. The writer writes the objects.
-    3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
-       An entry stays reserved if its write is in doubt, or if its object is still being written. So writers that share
-       a segment need not wait for each other.
+    3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed. An
+       entry stays reserved if the outcome of its write is unknown, or if its object is still being written. So writers
+       that share a segment need not wait for each other.
        An object of many parts is written by a multipart upload, which the reservation names. The reservation is renewed
        as long as the upload continues, and again right before the upload is completed.
     4. A reservation whose writer is gone is resolved by HEAD (`Reconciler`). If the write happened, the entry is
@@ -35,8 +35,8 @@ Steps
     7. A new owner first drops the claims of former owners. The new owner delivers entries only after that.
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
     9. A client that changes a topic waits until no process relies on the topic's previous state. The client waits 6 s
-       (three times 2 s), because one clock may run up to three times as fast as another. A client that deletes a topic
-       waits before it removes anything. A client that recounts a shard waits before it shrinks the base (see
+       (three times 2 s), because one clock may run up to three times as fast as another clock. A client that deletes a
+       topic waits before it removes anything. A client that recounts a shard waits before it shrinks the base (see
        Invariants). A client that creates a topic waits before the topic's consumer may list the objects that were
        written earlier. `topic_store` describes the wait for each setting.
 
@@ -58,13 +58,13 @@ Invariants
     - A recount frees room that a crash or a lost answer left in use. First the counter is sealed, and gives no more
       room. Then a new generation begins; its base is the full count of the former generation. After the wait for
       writers of the former generation, the base shrinks to the number of entries found. A client may pause, and later
-      change a counter of the former generation. Such a client measures the time until the answer arrives, and so
-      notices its pause. The creation of a segment is not repeated. If the creation is in doubt, the segment keeps its
-      room, and the writer creates another segment.
+      change a counter of the former generation. Such a client notices its pause, because it measures the time until the
+      answer arrives. The creation of a segment is not repeated. If the outcome of the creation is unknown, the segment
+      keeps its room, and the writer creates another segment.
     - Spare room belongs to one quota generation, and cannot be used under another generation. Spare room fills at most
       a fourth of a shard, so other writers still find room. Spare room is recounted only if the counter does not change
       for a long time, or if more than a fourth of the shard is in use. A process that has ended or is idle does not
-      give back its spare room.
+      give its spare room back.
     - A change is announced to each topic that existed when the change happened. If a topic is created later, its
       consumer's first listing finds the change. A writer with a reservation relies on the topics that it knows,
       provided that its write was answered within the 2 s of step 1. A writer without a reservation reads the topics
@@ -76,8 +76,8 @@ Invariants
       the next owner finds all claims, and drops them. The former owner's replacement of the segment then fails.
     - A committed entry is removed only by its consumer, by the move into the dead letters, by `erase`, or with its
       topic. After a topic is deleted, no earlier reservation can be committed to a new topic of the same name.
-    - A pulled topic serves the tables that it names: no other table takes or removes its entries. A topic without
-      tables is claimed by the first table that uses it. The claim is a replacement of the topic's record.
+    - A pulled topic serves the tables that it names: no other table takes or removes its entries. If a topic names no
+      tables, the first table that uses the topic claims it. The claim is a replacement of the topic's record.
     - Durations (leases, stale reservations, backoff) are measured on the process's own monotonic clock. A new owner
       restarts the backoff from the stored attempts. The time to live of an entry runs only while an owner watches the
       entry.

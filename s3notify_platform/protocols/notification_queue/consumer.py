@@ -122,8 +122,8 @@ class ShardConsumer:
         return taken
 
     def rest(self) -> None:
-        """Settles outstanding work, and delivers nothing. Until the next `take`, the time to live of entries does not
-        run.
+        """Settles outstanding work, and delivers nothing. The time to live of entries does not run until the next
+        `take`.
 
         Makes no request if nothing is outstanding.
         """
@@ -135,8 +135,8 @@ class ShardConsumer:
     def expire(self) -> int:
         """Moves entries to the dead letters if their attempts or their time are used up. Returns their number.
 
-        This method delivers no entry: it is for times when nothing can be delivered. Requests and errors are those of
-        `take`, but the call makes a scan of its own, which reads only segments that changed since the last `expire`.
+        This method delivers no entry. Use it while nothing can be delivered. Requests and errors are those of `take`,
+        but the call makes its own scan. The scan reads only segments that changed since the last `expire`.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings
@@ -389,7 +389,7 @@ class ShardConsumer:
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()
         if entry.id not in self._watched:
-            # An entry without an error needs no backoff, because no delivery of it has failed.
+            # An entry without an error needs no backoff, because none of its deliveries has failed.
             wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]

@@ -102,11 +102,11 @@ class TopicUser:
 
     def _refusal(self, topic: Topic) -> UsageError:
         both = " --table ".join((*topic.tables, self.table or "ID"))
-        own = f"this source's, {self.table}" if self.table else "this source, which has none"
+        own = f"table {self.table} of this source" if self.table else "a table of this source, which has none"
         return UsageError(
             f"topic {topic.name!r} serves table {', '.join(topic.tables)}, not {own}: another deployment uses it. Give "
-            "this source a queue_prefix of its own, like _s3notify/dev/queue/. Or let several tables share it, each "
-            f"entry going to one of them: `s3notify topics update {topic.name} --table {both}`"
+            "this source a queue_prefix of its own, like _s3notify/dev/queue/. Or let several tables share the topic; "
+            f"each entry then goes to one of them: `s3notify topics update {topic.name} --table {both}`"
         )
 
 
@@ -158,7 +158,8 @@ class Event:
     """The id of the notification configuration that reported the event."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
     tags: Mapping[str, str] | None = field(default=None, compare=False)
-    """The object's tags. Tags and metadata are for topics' rules and endpoints, and are set only if they are known."""
+    """The object's tags. Tags and metadata are used by the rules and endpoints of topics, and are set only if they are
+    known."""
     details: Details | None = field(default=None, compare=False)
     """The rest of the sender's record. Like metadata and tags, these details are stored only for topics with an
     endpoint."""
@@ -271,7 +272,7 @@ class Entry:
     """The reason why the entry is dead; empty if the entry is not dead."""
     claim: Claim | None = None
     read: "SegmentRead | None" = field(default=None, compare=False)
-    """The segment as `NotificationQueue.entries` read it; None if some of its entries cannot be removed yet."""
+    """The segment as `NotificationQueue.entries` read it; None if some entries of the segment cannot be removed yet."""
 
     @property
     def id(self) -> str:

@@ -36,10 +36,10 @@ If workers call `balance` every `BALANCE_SECONDS`, the shards of a killed worker
 """
 
 UNUSABLE_MAX = 500
-"""A heartbeat names at most this many topics, so that its record stays below DynamoDB's limit."""
+"""The maximum number of topics that a heartbeat names, so that its record stays below DynamoDB's limit."""
 
 EXPIRY_MAX_SECONDS = 600.0
-"""Longest time to wait for a worker, even if its heartbeat asks for more."""
+"""The longest time that other workers wait for a worker, even if the worker's heartbeat asks for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -357,7 +357,7 @@ class NotificationQueue:
         self, topic: str, keys: Iterable[str] | None = None
     ) -> tuple[int, tuple[Entry, ...]] | QuotaExceeded:
         """Requeues all dead letters, or only those of these object keys. Attempts restart at 0. Returns the number of
-        requeued letters, and the letters that stay because they are larger than the topic's `max_event_bytes` now.
+        requeued letters, and the letters that stay because they are now larger than the topic's `max_event_bytes`.
 
         `QuotaExceeded`: some letters may be in the queue again; continue later. If the call is interrupted, no letter
         is lost, but another call may requeue one letter a second time. Cost: 5 requests for each letter.

@@ -1,7 +1,7 @@
 """Resolves stale reservations by HEAD, frees the room that crashed processes still hold, and removes segments of
 deleted topics.
 
-Any process may run a reconciler for any shard, whether it owns the shard or not. Several reconcilers may work on one
+Any process may run a reconciler for any shard, even if it does not own the shard. Several reconcilers may work on one
 shard at the same time: each change requires the record version that was read.
 """
 
@@ -79,7 +79,7 @@ class _Shard:
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
     """For each segment, the time at which a reservation in it was first seen. A reservation with an upload has its own
-    time: when the upload's present state was first seen.
+    time: the time at which the upload's present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan: if the queue is on a bucket, only changed records are read again."""
@@ -96,7 +96,7 @@ class _Shard:
 
 
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
-    """The event to deliver for a reservation whose writer is gone; None if its change did not happen. Pure.
+    """The event to deliver for a reservation whose writer is gone; None if the reserved change did not happen. Pure.
 
     The event describes the object that HEAD found, so the event is always true. A put counts as happened if HEAD found
     an object other than the version that the put should replace. The object found may be a later object of another

@@ -4,8 +4,8 @@ The key is `{shard}-{milliseconds}-{random}.{slots}`. One scan lists all shards 
 shard first, and reads only segments with wanted slots.
 
 The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if its value is the
-default, or the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have
-equal bytes. So a writer that finds its own bytes knows that its write was applied.
+default value, or equals the value for the whole segment. Trailing nulls are left out. `write` is random, so that no two
+writes have equal bytes. So a writer that finds its own bytes knows that its write was applied.
 """
 
 import json

@@ -87,8 +87,8 @@ class Shards:
     ) -> Iterator[Segment]:
         """The segments of all topics that ever had this name, so the segments of all epochs. One scan.
 
-        `known`: the records of the caller's last scan, by key. This scan reads only changed records, if the queue is on
-        a bucket, and replaces `known` by its own records.
+        `known`: the records of the caller's last scan, by key. If the queue is on a bucket, this scan reads only
+        changed records. The scan replaces the content of `known` by its own records.
         """
         before = dict(known or {})
         if known is not None:
@@ -160,7 +160,7 @@ class Shards:
 
         The request is sent once, so space is never freed twice. If the answer is lost, the space may stay in use until
         the reconciler recounts the shard. If an entry was counted by the counter of an older generation, the `add` has
-        no effect: nobody reads this counter, and it may have been deleted.
+        no effect: nobody reads this counter, which may even have been deleted.
         """
         self.give_back_rooms(Counter(entry.place for entry in entries))
 

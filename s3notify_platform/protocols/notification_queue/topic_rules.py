@@ -89,7 +89,8 @@ class Rule:
     """Selects some changes of a topic: the changes that match every field that is set."""
 
     id: str = ""
-    """The `configurationId` of matching records. If it is empty, records get the sender's id, or else the topic's name.
+    """The `configurationId` of matching records. If the id is empty, records get the sender's id, or else the topic's
+    name.
     """
     bucket: str = ""
     prefix: str = ""

@@ -142,7 +142,9 @@ def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
 
 
 def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
-    """True if topics of both settings may receive the same change, judged by bucket and prefix, not by single rules."""
+    """True if topics with these two settings may receive the same change. Only bucket and prefix are compared, not the
+    rules.
+    """
     if any(not each.rules and each.without_rules == "none" for each in (one, other)):
         return False
     buckets = {one.bucket, other.bucket} - {""}

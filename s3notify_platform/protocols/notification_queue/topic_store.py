@@ -240,7 +240,7 @@ class Topics:
             _, record = self._updates.change(TOPICS, name, decide)
         finally:
             self.changes += 1  # rises after an error, too: nobody may rely on a read from before the change
-        assert record is not None, "this changes a topic, and never removes it"
+        assert record is not None, "a change of a topic never removes the topic"
         return decode_topic(record)
 
     def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
@@ -341,9 +341,11 @@ def check_change(topic: Topic, settings: TopicSettings) -> None:
             "sent to an endpoint: create another topic for the endpoint"
         )
     if topic.paused and not settings.persistent:
-        raise UsageError(f"topic {name!r} is paused, and its queue keeps its changes: resume it first")
+        raise UsageError(f"topic {name!r} is paused, and its queue keeps the changes: resume it first")
     if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
-        raise UsageError(f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it")
+        raise UsageError(
+            f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete the topic and create it again"
+        )
 
 
 def check_unserved(topic: Topic) -> None:

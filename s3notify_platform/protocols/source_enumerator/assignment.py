@@ -60,8 +60,8 @@ def assign_slots(
     A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of`, all loads are equal.
     `previous` is kept as far as possible. Readers are numbered from 0, in the same way in both assignments. A reader of
     `previous` whose number is not below `readers` has left. The same arguments give the same result. The call takes
-    some milliseconds; with `previous`, it takes up to a second for 1000 slots and 64 readers. Use this function between
-    batches, not within a batch.
+    some milliseconds; with `previous`, the call takes up to a second for 1000 slots and 64 readers. Use this function
+    between batches, not within a batch.
 
     `UsageError`: `readers` is below 1, or `previous` is not contiguous.
     """
@@ -95,7 +95,7 @@ def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
 
 
 def _least_largest(sums: Sequence[int], count: int) -> int:
-    """The smallest limit that holds for the loads of `count` contiguous ranges of all slots."""
+    """The least possible value of the largest load if `count` contiguous ranges contain all slots."""
 
     def fits(limit: int) -> bool:
         place = 0

@@ -116,7 +116,7 @@ class Choice:
         ]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
-        """True if it is certain that no key is the platform's own, and that no key is left out as hidden.
+        """True if certainly no key is the platform's own, and no key is left out as hidden.
         Tests many keys together, because a listing has millions of keys.
         """
         start = len(self.prefix)

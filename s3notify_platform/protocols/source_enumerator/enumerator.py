@@ -264,7 +264,7 @@ class Enumerator:
         self._slots = check_slot_count(slots)
 
     def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Every chosen object whose slot is wanted, as a stream that has one page in memory at a time.
+        """Every chosen object whose slot is wanted, as a stream. Only one page at a time is in memory.
 
         Cost: one LIST for each 1000 objects of the prefix.
         """

@@ -230,8 +230,8 @@ class SharedChains:
                 outcome = self._updates.replace(self._partition, tag, value, expected=old.version)
         if isinstance(outcome, Stored):
             return opened
-        # After a write in doubt, the chain in the store may be the one that this call created; others may have stamped
-        # it already.
+        # After a write whose outcome is unknown, the chain in the store may be the chain that this call created. Others
+        # may have stamped this chain already.
         found = outcome.record
         if found is not None and decode(tag, found.value).identity == chain.identity:
             return opened
