@@ -78,12 +78,12 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
 
     `look` reads the state and returns what the state proves. None means that the precondition still holds, so the write
     was not applied yet. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is called
-    right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
-    applied.
+    right before a write whose outcome is unknown is sent again. `retry_unavailable`: also resend a write that was
+    certainly not applied.
 
-    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. If no attempt is in doubt, nothing
-    was applied, and an error of `send` is raised unchanged. `UnknownOutcomeError`: the write may have been applied, or
-    may be applied later.
+    Cost: 1 request if all goes well; 1 write and 1 read for each attempt whose outcome is unknown. If there is no such
+    attempt, nothing was applied, and an error of `send` is raised unchanged. `UnknownOutcomeError`: the write may have
+    been applied, or may be applied later.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
@@ -136,8 +136,8 @@ class Stored:
 class Changed:
     """The record does not have the expected version. `record` is the record that was found at the conflict or later.
 
-    `in_doubt`: an attempt of this call may have been applied. Another call may then have replaced or removed this
-    attempt's value.
+    `in_doubt`: an attempt of this call may have been applied. If the attempt was applied, another call has replaced or
+    removed the value since.
     """
 
     record: Record | None
@@ -171,8 +171,8 @@ class Updates:
         """Creates the record if it does not exist. Cost: 1 request; after a conflict, 1 read more if the store's answer
         does not contain the record.
 
-        `once`: do not resend a write in doubt, so that a record which was created and then removed stays removed.
-        `UnknownOutcomeError` if a later read does not find the record.
+        `once`: do not resend a write whose outcome is unknown, so that a record which was created and then removed
+        stays removed. `UnknownOutcomeError` if a later read does not find the record.
         """
         return self._resolved(partition, key, value, None, once=once)
 
@@ -200,15 +200,16 @@ class Updates:
         In each attempt, `decide` gets the record that was read. Errors of `decide` are raised. `known`: the record as
         the caller has read it; the first attempt uses this record without a read.
 
-        A write in doubt may have been applied even if its value is not found: a later value of the record may include
-        the change. So `decide` must recognise its own change, or be safe to apply twice. This also holds after a
-        removal in doubt, because a missing record proves nothing.
+        A write whose outcome is unknown may have been applied even if its value is not found, because a later value of
+        the record may include the change. So `decide` must recognise its own change, or be safe to apply twice. This is
+        also true after a removal whose outcome is unknown, because a missing record proves nothing.
 
         Cost: 1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry
-        while the store is unavailable and nothing is in doubt.
+        while the store is unavailable, if the outcome of each write is known.
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
-        """A write in doubt: the record version to replace, the value to write, and the result of `decide`."""
+        """A write whose outcome is unknown: the record version to replace, the value to write, and the result of
+        `decide`."""
         for attempt in attempts(self._clock, self._rounds, ceiling=UPDATE_CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)

@@ -158,7 +158,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def run_that_timed_out_was_not_dead(self, pick):
-        """The run ends long after its batch was closed. Its late commits must do no harm."""
+        """The run ends long after its batch was closed. The late commits of the run must do no harm."""
         ended = [run for run in self.world.runs.values() if run.ended]
         if ended:
             self.world.finish(ended[pick % len(ended)])

@@ -21,8 +21,8 @@ Steps
        Otherwise, each worker that sees the XOR at zero tries to create `closed`. The worker that succeeds gets `Acked`.
        A failed chain is also closed by a record `closed`. The first record `closed` of a chain decides how the chain
        ended. Later stamps change nothing.
-    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
-       between. A scan may show only some of the stamps. Even then, the XOR is zero only if no child is missing.
+    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked between
+       the two steps. A scan may show only some of the stamps. Even then, the XOR is zero only if no child is missing.
     5. A stamper that finds no head removes its stamp and raises `TagNotFound`.
 
 Storage

@@ -205,9 +205,9 @@ class AckChains:
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
         """Ends all children of an `open_batch` chain in one stamp. Cost: 1 request.
 
-        This method is only for chains whose stamps began no other children (`starts`). This one stamp brings the XOR to
-        zero. So the call writes the chain's end directly, and reads no other stamps. The call may be repeated. If the
-        chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
+        This method is only for chains whose stamps began no other children (`starts`). One stamp of all children brings
+        the XOR to zero, so the call writes the chain's end directly, and reads no other stamps. The call may be
+        repeated. If the chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
         """
         if chain.stamp:
             raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")

@@ -43,8 +43,8 @@ class Stamped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets it
-    again on a retry.
+    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets
+    `Acked` again on a retry.
 
     If the stamps are raw, `xor` has as many zero bytes as a stamp has bytes; else `xor` is empty.
     """

@@ -12,8 +12,8 @@ Steps, native
        - The object has our writer id: our earlier attempt was applied.
        - The object has another writer's id and the same precondition. The outcome is a conflict, because only one write
          can succeed under one precondition.
-       - The path is unchanged (no object, or the expected ETag): the write is not applied so far. Send it again under
-         the same id.
+       - The path is unchanged (no object, or the expected ETag): the write is not applied so far. Send the write again
+         under the same id.
        - Any other result of the HEAD: our write may have been applied and then replaced. The outcome is
          `UnknownOutcomeError`.
 
@@ -57,7 +57,7 @@ Limits
     - Native: a delete leaves no writer id. So the outcome is unknown if a delete gets no clear answer and the object is
       gone.
     - Native and leases: while the outcome of our attempt to create is unknown, another writer may find the object and
-      delete it. Then we create the object a second time. If a third writer has created the object in between, the
+      delete it. Then we create the object a second time. If a third writer has created the object before us, the
       outcome is a conflict (native), or is unknown (leases). Commits to a Delta table do not have this problem: no
       writer deletes a version of the table's log, and vacuum keeps young files.
     - Leases: an unconditional write cannot be cancelled. Such a write may be in flight for longer than timeout × skew

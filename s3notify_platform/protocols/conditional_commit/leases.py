@@ -90,8 +90,8 @@ class LeaseSettings:
 
     `timeout_seconds` (up to an hour): time within which a write must be done. `max_clock_skew_rate` (1 to 100): the
     greatest factor by which one clock may run faster than another. `ttl_seconds`: age at which the table may delete a
-    lease. It must be more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a minute):
-    interval at which a waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
+    lease. This age must be more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a
+    minute): interval at which a waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
     """
 
     timeout_seconds: float = 20.0

@@ -24,8 +24,8 @@ from s3notify_platform.protocols.updates import written_by
 EXPECTED = "s3notify-expected"
 
 CommitOutcome = Written | Conflict
-"""`Written`: the write took effect under its precondition, once. `Conflict`: the write did not take effect, and never
-will.
+"""`Written`: the write took effect exactly once, under its precondition. `Conflict`: the write did not take effect, and
+never will.
 """
 
 

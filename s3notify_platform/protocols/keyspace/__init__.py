@@ -4,7 +4,7 @@ Steps
     1. A publisher writes (or deletes) an object.
     2. The publisher then writes the signal of the object's slot: a small object whose ETag changes with every write.
     3. The publisher then writes the root signal. Each step begins after the previous step has ended.
-    4. A watcher HEADs the root. If the ETag is the same as last time, nothing changed: one request.
+    4. A watcher HEADs the root. If the ETag is the same as last time, nothing changed, and the poll costs one request.
     5. Otherwise, the watcher LISTs the signals, and compares each slot's ETag with the ETag that it remembers.
     6. The watcher remembers the new root only after the LIST has succeeded.
 
@@ -18,9 +18,9 @@ Unqueued writers still signal as above. The root of an unqueued writer makes the
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
 also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since the watcher's last LIST. Each LIST comes
 after the HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold
-with a queue. If the root moves alone, the first invariant is instead: the object's slot has an entry in the queue,
-provided that no entry is lost. A watcher that cannot read the queue's entries refuses a keyspace whose root moves
-alone.
+with a queue. If the root moves alone, another invariant replaces the first invariant: the object's slot has an entry in
+the queue, provided that no entry is lost. A watcher that cannot read the queue's entries refuses a keyspace whose root
+moves alone.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`

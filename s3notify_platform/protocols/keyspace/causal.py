@@ -41,13 +41,13 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 log = logging.getLogger(__name__)
 
 HOT_SECONDS: Final = 30.0
-"""The background re-reads stale entries that were used within this time; other entries wait for their next reader."""
+"""The background thread reads stale entries again if they were used within this time; others wait for a reader."""
 
 CLOSE_SECONDS: Final = 5.0
 """Seconds for which `close` waits for a request in flight. Otherwise the thread ends when the request returns."""
 
 WAIT_SECONDS: Final = 60.0
-"""Readers wait for held-back changes for `serve_stale_seconds`, but at most for this time."""
+"""The maximum time for which readers wait for held-back changes, even if `serve_stale_seconds` is longer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,8 +1,8 @@
 """Ownership of shards: leases with generations, spread over the running workers.
 
-Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs. It
-also names the topics that the worker cannot deliver.
-The owners of a topic are one record, too. So a renewal costs one write, for any number of shards.
+Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs.
+The heartbeat also names the topics that the worker cannot deliver. The owners of a topic are also in one record. So a
+renewal costs one write, for any number of shards.
 """
 
 import json
@@ -70,7 +70,7 @@ def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
     """The number of shards that a worker should own. The shares add up to `shards`, and differ by at most one.
 
     `held`: the workers that may own these shards, with the number of shards that each worker owns. Any other worker
-    should own none. Workers that own more shards get the larger shares, so few shards move.
+    should own no shard. Workers that own more shards get the larger shares, so few shards move.
     """
     if worker not in held:
         return 0

@@ -298,7 +298,7 @@ class NotificationQueue:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
         Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
-        `user.epoch`. Then entries that the caller has read may have been deleted. `UsageError`: see `Topics.serve`.
+        `user.epoch`, so entries that the caller has read may be deleted. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 

@@ -146,7 +146,7 @@ class Reconciler:
 
         A reservation is stale after the topic's `stale_seconds`. This time begins when this process first sees the
         reservation, and is measured on the clock of this process. `head` looks up a key in the store that contains the
-        topic's objects, by HEAD if that is allowed. `announce` is called with each change that has happened, before its
+        topic's objects, by HEAD if HEAD is allowed. `announce` is called with each change that has happened, before its
         entry is committed. Before the HEAD, `abort` is called with each change that an upload writes. So an object that
         the HEAD does not find cannot appear later. If one of these calls finds its store unavailable, the reservation
         waits for a later pass. A reservation that names another `bucket` also waits. `UnavailableError`: the pass was

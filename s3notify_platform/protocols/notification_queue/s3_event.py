@@ -2,9 +2,9 @@
 
 Input: messages of Amazon S3, MinIO and Ceph RGW. Keys are URL-encoded (a space is `+`), except in messages of Ceph.
 Ceph sends keys unencoded, and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` before event
-names. Removals by MinIO's lifecycle have the event name of ordinary removals; only the client's name differs. Also
-accepted: the same messages inside an SNS notification, and EventBridge's format, whose keys are not URL-encoded.
-Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
+names. Removals by MinIO's lifecycle have the event name of ordinary removals; only the client's name differs. The same
+messages are accepted inside an SNS notification. EventBridge's format, whose keys are not URL-encoded, is accepted,
+too. Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
 Event names, version ids and configuration ids are passed on unchanged; EventBridge's `reason` is converted to S3's
 event name. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to Ceph's

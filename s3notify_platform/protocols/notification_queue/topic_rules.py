@@ -96,8 +96,8 @@ class Rule:
     prefix: str = ""
     suffix: str = ""
     regex: str = ""
-    """A regular expression that must match the whole key, as in Ceph. It has RE2 syntax, so that matching takes linear
-    time.
+    """A regular expression that must match the whole key, as in Ceph. The expression has RE2 syntax, so that matching
+    takes linear time.
     """
     events: tuple[str, ...] = ()
     """Names like ObjectCreated:Copy, or ObjectCreated:* for all events of this kind; empty: all events."""
@@ -214,7 +214,7 @@ def _shortest(begin: bytes, end: bytes) -> int:
 
 
 def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
-    """Yields each alternative of the whole expression, and the text in which all its matches end ("" if unknown)."""
+    """Yields each alternative of the whole expression, with the end that all its matches share ("" if unknown)."""
     _pattern(regex)  # refuses invalid expressions, for which the tokens below are wrong
     if "\\Q" in regex or re.search(r"\(\?(?!:|P?<)", regex):
         yield regex, ""

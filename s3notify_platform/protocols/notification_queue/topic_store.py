@@ -23,8 +23,8 @@ is killed.
     - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
       of the shard. Afterwards, the base (the number of older entries) shrinks, and the former counters are removed
       (`reconciler`).
-    - Lower capacity. Writers reserve space up to the former capacity for a while. This space is counted like any other,
-      and nothing relies on the lower capacity.
+    - Lower capacity. Writers reserve space up to the former capacity for a while. This space is counted like any other
+      space, and nothing relies on the lower capacity.
     - Higher capacity, or lower base. Writers know only a part of the free space for a while. So the topics are read
       again before a reservation is refused.
     - Lower `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
@@ -246,11 +246,12 @@ class Topics:
     def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
         """Deletes the topic with all its pending entries and dead letters; `NotFoundError` if it does not exist.
 
-        `user`: the topic is deleted for this user. A topic that also serves other tables stays, and serves only the
-        other tables. A topic that serves only other tables raises `UsageError`. `served=False`: a topic that serves any
-        table raises `UsageError`. After the call has returned, or as soon as another topic of the name exists, the
-        commit of an earlier reservation returns `Expired`. To finish an interrupted deletion, call `delete` again or
-        create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each record.
+        `user`: the topic is deleted for this user. If the topic also serves other tables, the topic stays, and serves
+        only the other tables. A topic that serves only other tables raises `UsageError`. `served=False`: a topic that
+        serves any table raises `UsageError`. After the call has returned, or as soon as another topic of the name
+        exists, the commit of an earlier reservation returns `Expired`. To finish an interrupted deletion, call `delete`
+        again or create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each
+        record.
         """
 
         def mark(topic: Topic | None) -> Topic:
@@ -289,8 +290,8 @@ class Topics:
         return self._waited_out(found)
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Removes all records of this epoch. Then removes the topic's own record, or replaces it by a new topic
-        (`Topic.renews`). Any number of callers may call this method, and repeat it.
+        """Removes all records of this epoch. Then removes the topic's own record, or replaces it by the record of a new
+        topic (`Topic.renews`). Any number of callers may call this method, and repeat it.
 
         First waits until no writer knows the topic. So the call finds every entry that a writer was granted.
         """

@@ -83,7 +83,8 @@ class Choice:
 
     @property
     def needs_meta(self) -> bool:
-        """True if the choice depends on more than an object's key. Then each entry with a chosen key costs a HEAD.
+        """True if the choice depends on more than an object's key. In this case, each entry with a chosen key costs a
+        HEAD.
 
         A new condition by which an overwrite can make a chosen object unchosen needs care. A batch by entries would
         treat such an object as deleted, and `on_delete` would decide about its old rows. An overwrite never makes an

@@ -18,8 +18,8 @@ Steps
        compare-and-set. If several threads stamp one chain at the same time, one thread sends all these stamps together.
     3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain can be distinguished
        from an unknown chain.
-    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
-       between.
+    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked between
+       the two steps.
 
 Storage
     (partition, tag)                           JSON: the XOR, the status, the names of all children and of the
