@@ -278,7 +278,7 @@ class AckChains:
                     self._delete(chain)
                     purged += 1
             if left:
-                # Records of a new chain, which began after the scan had passed the tag's head, must stay.
+                # The records of a new chain must stay: the chain began after the scan had passed the tag's head.
                 now = self._records.read(self._partition, head_key(tag))
                 identity = identity_of(now.version) if now is not None else ""
                 self._remove([record for record in left if not belongs_to(record.key, identity)])

@@ -19,7 +19,7 @@ Steps, native
 
 Steps, leases
     1. HEAD the path. If the precondition fails, the outcome is a conflict.
-    2. Create the lease of (path, expected ETag or `*`) with generation 0. If that succeeds, go to step 4.
+    2. Create the lease of (path, expected ETag or `*`) with generation 0. If the creation succeeds, go to step 4.
     3. If a lease exists already, HEAD the path at every test interval. If the precondition fails, the outcome is a
        conflict. Wait, on our own clock, for the timeout of this lease, multiplied by the clock skew rate. Then HEAD
        again. If the lease has not changed, replace it by a lease with generation + 1. If the replacement is refused,
@@ -31,11 +31,11 @@ Steps, leases
        cases, the outcome is unknown.
     5. If the write was confirmed only after the timeout, another HEAD must still find our writer id. Otherwise, the
        outcome is unknown.
-    6. Mark the lease done (generation + 1, timeout 0) if it is still ours. If that succeeds, the outcome is `Written`.
-       If another writer has taken the lease over, the outcome is unknown, because the other writer's write may be in
-       flight. If the request that marks the lease gets no answer, the outcome depends on the write itself: `Written` if
-       the write was confirmed within the timeout, and unknown otherwise. Within the timeout, no other writer can take
-       the lease over.
+    6. Mark the lease done (generation + 1, timeout 0) if it is still ours. If the mark succeeds, the outcome is
+       `Written`. If another writer has taken the lease over, the outcome is unknown, because the other writer's write
+       may be in flight. If the request that marks the lease gets no answer, the outcome depends on the write itself:
+       `Written` if the write was confirmed within the timeout, and unknown otherwise. Within the timeout, no other
+       writer can take the lease over.
 
 Storage
     {path}                        the object itself

@@ -125,8 +125,8 @@ class DynamoCommit(ConditionalCommit):
 
     At most one of all calls with the same precondition gets `Written`. The package's docstring (Limits) describes a
     write that is applied after the end of its lease. Requests without contention: 1 HEAD, 1 write, 2 requests to the
-    leases. Requests with a conflict: 1 HEAD. If a lease exists, also 1 request to the leases, 1 HEAD at each test
-    interval, and 1 read of the lease at each tenth interval.
+    leases. Requests with a conflict: 1 HEAD. If a lease exists, the cost also includes 1 request to the leases, 1 HEAD
+    at each test interval, and 1 read of the lease at each tenth interval.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ HOT_SECONDS: Final = 30.0
 """The background thread reads stale entries again if they were used within this time; others wait for a reader."""
 
 CLOSE_SECONDS: Final = 5.0
-"""Seconds for which `close` waits for a request in flight. Otherwise the thread ends when the request returns."""
+"""Seconds for which `close` waits for a request in flight. The thread of a slower request ends with the request."""
 
 WAIT_SECONDS: Final = 60.0
 """The maximum time for which readers wait for held-back changes, even if `serve_stale_seconds` is longer."""
@@ -106,8 +106,8 @@ class CausalCache:
         revalidate_max: int = 100,
         parallelism: int = 8,
     ) -> None:
-        """`publisher`: for `put`; it must use the same objects and keyspace. `parallelism`: background GETs in
-        flight.
+        """`publisher`: for `put`; it must use the same objects and keyspace. `parallelism`: the number of background
+        GETs in flight.
         """
         if publisher is not None and publisher.slots != watcher.fresh_state().slots:
             raise UsageError(f"the publisher has {publisher.slots} slots: give it as many as the watcher has")

@@ -230,7 +230,7 @@ class ShardConsumer:
     # Entries that are ready.
 
     def _scan(self, known: dict[str, Record] | None = None) -> Iterator[Entry]:
-        """The committed entries of the shard that are not in progress. `known` as in `Shards.scan`."""
+        """The committed entries of the shard that are not in progress. `known`: see `Shards.scan`."""
         topic = self._worker.topic(self.lease)
         for segment in self._queue.shards.scan(topic, self.lease.shard, known=known):
             self._segments[segment.place] = segment

@@ -66,8 +66,8 @@ class Shards:
         wanted: Callable[[str], bool] | None = None,
         known: dict[str, Record] | None = None,
     ) -> Iterator[Segment]:
-        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan. `known`
-        as in `scan_name`.
+        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan. `known`:
+        see `scan_name`.
         """
         found = self.scan_name(topic.name, shard_prefix(shard), wanted=wanted, known=known)
         return (segment for segment in found if segment.place.epoch == topic.epoch)
@@ -111,9 +111,9 @@ class Shards:
         write an unchanged segment.
 
         `known`: the segment as the caller last read or wrote it. Returns the result of the last call of `edit`. After a
-        lost answer, the function `edit` may find that its work is done. Then the result does not contain this work, as
-        if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for each
-        conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
+        lost answer, the function `edit` may find that its work is done. In this case, the result does not contain this
+        work, as if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for
+        each conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None

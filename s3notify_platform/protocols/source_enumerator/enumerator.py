@@ -64,8 +64,8 @@ class Split:
     """The part of an object version that one task reads: the records that begin at or after `start`, and before `end`.
 
     `by_record`: the object can only be read from its beginning, because it is compressed or encoded. For such an
-    object, `start` is the number of records to skip, and `end` is not used. The split ends with the record at which its
-    decoded bytes reach `limit_bytes`. If `limit_bytes` is 0, the split ends with the object.
+    object, `start` is the number of records to skip, and `end` is not used. The split ends with the record at which the
+    decoded bytes of the split reach `limit_bytes`. If `limit_bytes` is 0, the split ends with the object.
     """
 
     version: ObjectVersion
