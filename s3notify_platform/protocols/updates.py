@@ -121,7 +121,7 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
             break
         sending = True
     raise UnknownOutcomeError(
-        f"{subject}: may or may not be applied; {attempt + 1} attempts did not confirm it; the last: {cause}"
+        f"{subject}: may or may not be applied; this was not confirmed in {attempt + 1} attempts; the last: {cause}"
     )
 
 
