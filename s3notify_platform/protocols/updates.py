@@ -1,18 +1,19 @@
-"""Conditional writes whose outcome is known: the rule for outcomes in doubt, and a compare-and-set loop.
+"""Conditional writes whose outcome is determined: a rule for writes without an answer, and a compare-and-set loop.
 
 The rule (`resolve`). A write is sent. If the outcome is `Unknown`, the state is read before anything else is done:
-    - The state is this call's value: the write was applied.
-    - The state still meets the precondition: the write has not been applied so far, and is sent again.
-    - Any other state: the outcome is a conflict if another writer's value is proven; else `UnknownOutcomeError`.
-    A refusal after an attempt in doubt may have been caused by that attempt. So if the precondition holds again after
-    such a refusal, the outcome is unknown. The number of attempts is bounded, with jittered backoff between them.
+    - The state is the value of this call: the write was applied.
+    - The state still meets the precondition: the write was not applied yet, and is sent again.
+    - Any other state: the outcome is a conflict if another writer's value is proven; else `UnknownOutcomeError`. If the
+      outcome of an attempt is unknown, this attempt may have caused a later refusal. So if the precondition holds again
+      after such a refusal, the outcome of the write is unknown. The number of attempts is bounded, with jittered
+      backoff between them.
 
 The loop (`Updates.change`). Read the record, decide, and write under the version read. If the write is refused, read
 and decide again. The number of attempts is bounded.
 
 How a value is recognised. A written value may contain something unique to its writer: the id of an entry or an
-operation, a worker's name, a generation. If it contains nothing unique, equal values mean the same, no matter which
-call wrote them. So in both cases, a record with the value of this call counts as written by this call.
+operation, a worker's name, a generation. If a value contains nothing unique, equal values mean the same, no matter
+which call wrote them. So a record with the value of this call always counts as written by this call.
 """
 
 from collections.abc import Callable
@@ -76,13 +77,13 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     """Sends one conditional write until its outcome is known; returns the outcome.
 
     `look` reads the state and returns what the state proves. None means that the precondition still holds, so the write
-    has not been applied so far. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is
-    called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
-    applied.
+    was not applied yet. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is called
+    right before a write whose outcome is unknown is sent again. `retry_unavailable`: also resend a write that was
+    certainly not applied.
 
-    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. An error of `send` is raised
-    unchanged if no attempt is in doubt: then nothing was applied. `UnknownOutcomeError`: the write may have been
-    applied, or may be applied later.
+    Cost: 1 request if all goes well; 1 write and 1 read for each attempt whose outcome is unknown. If there is no such
+    attempt, nothing was applied, and an error of `send` is raised unchanged. `UnknownOutcomeError`: the write may have
+    been applied, or may be applied later.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
@@ -98,7 +99,9 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
                 in_doubt, cause = True, outcome
         except S3NotifyError as error:
             if not isinstance(error, UnavailableError | NotFoundError) and in_doubt:
-                raise UnknownOutcomeError(f"{subject}: an attempt in doubt, then: {error}") from error
+                raise UnknownOutcomeError(
+                    f"{subject}: the outcome of an attempt is unknown, and then: {error}"
+                ) from error
             if not in_doubt:
                 again = retry_unavailable and isinstance(error, UnavailableError)
                 if not again or attempt == rounds - 1:
@@ -118,7 +121,7 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
             break
         sending = True
     raise UnknownOutcomeError(
-        f"{subject}: may or may not be applied, not confirmed in {attempt + 1} attempts; the last: {cause}"
+        f"{subject}: may or may not be applied; this was not confirmed in {attempt + 1} attempts; the last: {cause}"
     )
 
 
@@ -133,8 +136,8 @@ class Stored:
 class Changed:
     """The record does not have the expected version. `record` is the record that was found at the conflict or later.
 
-    `in_doubt`: an attempt of this call may have been applied. Another call may then have replaced or removed this
-    attempt's value.
+    `in_doubt`: an attempt of this call may have been applied. If the attempt was applied, another call has replaced or
+    removed the value since.
     """
 
     record: Record | None
@@ -168,8 +171,8 @@ class Updates:
         """Creates the record if it does not exist. Cost: 1 request; after a conflict, 1 read more if the store's answer
         does not contain the record.
 
-        `once`: do not resend a write in doubt, so that a record which was created and then removed stays removed.
-        `UnknownOutcomeError` if a later read does not find the record.
+        `once`: do not resend a write whose outcome is unknown, so that a record which was created and then removed
+        stays removed. `UnknownOutcomeError` if a later read does not find the record.
         """
         return self._resolved(partition, key, value, None, once=once)
 
@@ -197,15 +200,16 @@ class Updates:
         In each attempt, `decide` gets the record that was read. Errors of `decide` are raised. `known`: the record as
         the caller has read it; the first attempt uses this record without a read.
 
-        A write in doubt may have been applied even if its value is not found: a later value of the record may include
-        the change. So `decide` must recognise its own change, or be safe to apply twice. This also holds after a
-        removal in doubt, because a missing record proves nothing.
+        A write whose outcome is unknown may have been applied even if its value is not found, because a later value of
+        the record may include the change. So `decide` must recognise its own change, or be safe to apply twice. This is
+        also true after a removal whose outcome is unknown, because a missing record proves nothing.
 
         Cost: 1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry
-        while the store is unavailable and nothing is in doubt.
+        while the store is unavailable, if the outcome of each write is known.
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
-        """A write in doubt: the record version to replace, the value to write, and the result of `decide`."""
+        """A write whose outcome is unknown: the record version to replace, the value to write, and the result of
+        `decide`."""
         for attempt in attempts(self._clock, self._rounds, ceiling=UPDATE_CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)
@@ -235,7 +239,9 @@ class Updates:
                     pass
         if pending is not None:
             raise UnknownOutcomeError(f"{partition}/{key}: the change may still be applied; look again later")
-        raise self._contended(f"{partition}/{key} changed under each of {self._rounds} attempts: try again")
+        raise self._contended(
+            f"{partition}/{key} was changed by others during each of {self._rounds} attempts: try again"
+        )
 
     def _send(self, partition: str, key: str, value: bytes | None, expected: Version | None) -> WriteOutcome:
         if expected is None:

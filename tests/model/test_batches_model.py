@@ -148,7 +148,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def run_stops_at_its_stamp(self, pick):
-        """The run committed everything and Dagster says that it ended, but the chain was never stamped."""
+        """The run committed everything, and Dagster says that the run ended, but the chain was never stamped."""
         if run := self._a_run(pick):
             everything = EVERYTHING in run.request.slots
             opened = BatchPayload.loads(self.world.chains.state(run.request.batch).payload)
@@ -158,7 +158,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def run_that_timed_out_was_not_dead(self, pick):
-        """The run ends long after its batch was closed. Its late commits must do no harm."""
+        """The run ends long after its batch was closed. The late commits of the run must do no harm."""
         ended = [run for run in self.world.runs.values() if run.ended]
         if ended:
             self.world.finish(ended[pick % len(ended)])

@@ -124,8 +124,8 @@ class CommitMachine(RuleBasedStateMachine):
 
 
 class LeaseMachine(CommitMachine):
-    """The same machine with commits by leases, on a store that ignores every condition. Here every write in doubt is
-    resolved.
+    """The same machine with commits by leases, on a store that ignores every condition. In this machine, every write
+    whose outcome is unknown is resolved.
     """
 
     by_leases = True

@@ -3,8 +3,8 @@ and may have equal times.
 
 Some objects cannot be read: they go to quarantine, and the next-newest rows of their keys come back.
 
-A table of newest rows must equal a window over all rows; a clustered table must have all rows. The sequence contains
-rounds of the source, kills, erasures, rollbacks, compactions, and steps of any size.
+A table of newest rows must equal the result of a window function over all rows. A clustered table must have all rows.
+The sequence contains rounds of the source, kills, erasures, rollbacks, compactions, and steps of any size.
 """
 
 from contextlib import suppress

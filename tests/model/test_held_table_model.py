@@ -1,7 +1,7 @@
 """A command that holds the table (`Known.held`), and writers that commit round after round, in every interleaving.
 
-The conditional write of a version prevents lost commits. `held` prevents that a command that rewrites the table loses
-to the writers again and again. So the invariant is the number of attempts that the command loses.
+The conditional write of a version prevents lost commits. `held` ensures that a command that rewrites the table does not
+lose to the writers again and again. So the invariant is the number of attempts that the command loses.
 
     version   the newest version of the log
     known     number of changes to the known record: a conditional write of the record needs the newest number
@@ -17,8 +17,8 @@ import pytest
 from tests.support.exhaustive import Explored, Program, explore
 
 ROUNDS = {1: 5, 2: 3}
-"""Rounds of each writer, by the number of writers. Together, the writers commit more versions than the command may
-lose.
+"""The number of rounds of each writer, by the number of writers. Together, the writers commit more versions than the
+command may lose attempts.
 """
 LOST_BEFORE = 2
 """Attempts that the command loses before it holds the table."""
@@ -132,7 +132,7 @@ def run(*, waits: bool, writers: int) -> Explored:
 @pytest.mark.parametrize("writers", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_command_that_holds_the_table_commits_soon(writers: int) -> None:
     """Otherwise `erase` or a rollback could lose to busy writers until its time is over. Each writer may only finish
-    the round that it began before.
+    the round that it began before the command held the table.
     """
     found = run(waits=True, writers=writers)
     assert not found.broken, str(found)

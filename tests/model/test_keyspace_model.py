@@ -33,7 +33,8 @@ class KeyspaceMachine(RuleBasedStateMachine):
     """Two publishers and three watchers over one bucket, with deaths, failed LISTs and foreign objects.
 
     The model. `pending[w]`: the slots whose signal moved since watcher w last saw them. `silent`: the keys that changed
-    without a signal. `rootless`: the keys whose slot was signalled, but the root was not. `objects`: the bucket.
+    without a signal. `rootless`: the keys for which the slot was signalled, but the root was not. `objects`: the
+    bucket.
     """
 
     @initialize()

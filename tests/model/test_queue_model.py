@@ -197,8 +197,8 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reserved) > 1)
     @rule(choice=CHOICE, fault=LATE_TOO)
     def settle_together(self, choice, fault):
-        """Settles up to four reservations in one call. The objects of some were written, the objects of the others were
-        not. The reservations may be in one segment or in several.
+        """Settles up to four reservations in one call. The objects of some reservations were written; the objects of
+        the other reservations were not written. The reservations may be in one segment or in several.
         """
         keys = [self.pick(self.reserved, choice + n) for n in range(min(4, len(self.reserved)))]
         held = [self.reserved.pop(key) for key in keys]
@@ -304,8 +304,8 @@ class QueueMachine(RuleBasedStateMachine):
         return next(lease for lease in self.consumer if lease.shard == entry.shard)
 
     def dead_letter_exhausted(self):
-        """An attempt counts even if its owner has ended: the next `take` dead-letters an entry that has no attempts
-        left.
+        """An attempt counts even if its owner has ended. The next `take` moves an entry without further attempts to the
+        dead letters.
         """
         for letter in self.plain.dead("t"):
             key = letter.event.key

@@ -32,7 +32,7 @@ SCALES = {"decimal": 2, "wide": 4}
 
 
 def parsed(value: int | None, kind: str) -> Any:
-    """The value that a parser makes of a number; None if it does not fit the type."""
+    """The value that a parser makes of a number; None if the number does not fit the type."""
     if value is None or kind == "string":
         return None if value is None else str(value)
     if kind in BITS:

@@ -36,7 +36,7 @@ NUMBERS = st.lists(st.integers(0, 99), max_size=12).map(tuple)
 
 
 class TableMachine(RuleBasedStateMachine):
-    """The bucket, three processes, and the rounds that they have planned and not committed yet."""
+    """The bucket, three processes, and the rounds that they have planned, but not committed yet."""
 
     @initialize(vectors=st.booleans())
     def begin(self, vectors: bool) -> None:

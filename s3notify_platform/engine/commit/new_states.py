@@ -173,7 +173,7 @@ def _read(
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
         raise CorruptError(
-            f"an object of slot {slot} was read from byte {outcome.start}, but this version has no committed state"
+            f"an object of slot {slot} was read from offset {outcome.start}, but this version has no committed state"
         )
     return ObjectState(
         key=key,

@@ -38,8 +38,8 @@ from s3notify_platform.protocols.ack_chain.names import (
 from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
-"""The maximum length, in characters, of a key that contains names, as a record store on a bucket quotes the key. If the
-key would be longer, the names are written to the record's value.
+"""The maximum number of characters of a key that contains names, counted after a record store on a bucket has quoted
+the key. If the key would be longer, the names are written to the record's value.
 
 Many servers keep an object in a file whose name is the last part of the object's key. A file name has at most 255
 bytes. SeaweedFS lists an object with a longer name under another name.
@@ -54,8 +54,8 @@ _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The facts of a chain that are fixed when the chain is opened. A `Chain` never changes, so a process that has one
-    can stamp without reading the head. A `Chain` is small, and can be pickled.
+    """The facts of a chain that are fixed when the chain is opened. A `Chain` never changes, so a process that has the
+    `Chain` can stamp without reading the head. A `Chain` is small, and can be pickled.
     """
 
     tag: Tag
@@ -209,7 +209,7 @@ def encode_closed(closed: Closed) -> bytes:
 
 
 def decode_closed(key: str, value: bytes) -> Closed:
-    """Decodes how a chain ended; raises `CorruptError` for any other value."""
+    """Decodes the value of the record that says how a chain ended; raises `CorruptError` for any other value."""
     try:
         return Closed(**_of_json(key, value))
     except TypeError as error:
@@ -256,7 +256,9 @@ def raw_record(chain: Chain, stamp: bytes, operation: str) -> tuple[str, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The content of one scan of a chain. The scan is not a snapshot: two records may be from different moments."""
+    """The content of one scan of a chain. The scan is not a snapshot: two records may have been read at different
+    moments.
+    """
 
     chain: Chain
     keys: frozenset[str]
@@ -270,7 +272,7 @@ class Seen:
 
     @property
     def done(self) -> bool:
-        """True if the XOR is zero: each child that was begun has ended."""
+        """True if the XOR is zero, which means that each child that was begun has ended."""
         return not self.missing and not any(self.residue)
 
 

@@ -84,10 +84,10 @@ class AckChains:
     `create` and `chain` return a `Chain`, which may be passed to other processes.
 
     Requests, for any number of stampers: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain
-    costs 1 more. Reading how the chain ended also costs 1 more. The LIST in stamp and state takes 1 more request for
-    each 1000 records.
+    costs 1 request more. A call that reads how the chain ended also costs 1 request more. The LIST in stamp and state
+    takes 1 more request for each 1000 records.
 
-    `UnavailableError`: nothing was applied; retry later. `UnknownOutcomeError`: in doubt; repeat the call.
+    `UnavailableError`: nothing was applied; retry later. `UnknownOutcomeError`: perhaps applied; repeat the call.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class AckChains:
     ) -> Chain:
         """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
-        `reuse`: replaces a chain that has ended; `TagExists` only if the tag's chain is open. The old chain counts as
-        deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
-        `reuse` takes up to 7 requests, and 1 for each record of the old chain. A record store on a bucket must be
-        opened without `keys_recur` if tags are used again.
+        `reuse` also replaces a chain that has ended, so `TagExists` is raised only if the tag's chain is open. The old
+        chain counts as deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in
+        the new chain. `reuse` takes up to 7 requests, and 1 for each record of the old chain. A record store on a
+        bucket must be opened without `keys_recur` if tags are used again.
         """
         chain = Chain(
             tag=Tag(tag),
@@ -205,9 +205,9 @@ class AckChains:
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
         """Ends all children of an `open_batch` chain in one stamp. Cost: 1 request.
 
-        This method is only for chains whose stamps began no other children (`starts`). This one stamp brings the XOR to
-        zero. So the call writes the chain's end directly, and reads no other stamps. The call may be repeated. If the
-        chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
+        This method is only for chains whose stamps began no other children (`starts`). One stamp of all children brings
+        the XOR to zero, so the call writes the chain's end directly, and reads no other stamps. The call may be
+        repeated. If the chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
         """
         if chain.stamp:
             raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
@@ -278,7 +278,7 @@ class AckChains:
                     self._delete(chain)
                     purged += 1
             if left:
-                # Records of a new chain, which began after the scan had passed the tag's head, must stay.
+                # The records of a new chain must stay: the chain began after the scan had passed the tag's head.
                 now = self._records.read(self._partition, head_key(tag))
                 identity = identity_of(now.version) if now is not None else ""
                 self._remove([record for record in left if not belongs_to(record.key, identity)])
@@ -342,7 +342,7 @@ class AckChains:
                 self._withdraw(record[0])
                 raise
         raise UnknownOutcomeError(
-            f"ack chain {chain.tag!r}: the stamp may be applied; repeat it with the same names or id; {cause}"
+            f"ack chain {chain.tag!r}: the stamp may have been applied; repeat it with the same names or id; {cause}"
         )
 
     def _withdraw(self, key: str) -> None:

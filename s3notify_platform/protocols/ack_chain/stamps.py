@@ -43,10 +43,10 @@ class Stamped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets it
-    again on a retry.
+    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets
+    `Acked` again on a retry.
 
-    `xor`: if the stamps are raw, zero bytes of the length of a stamp; else empty.
+    If the stamps are raw, `xor` has as many zero bytes as a stamp has bytes; else `xor` is empty.
     """
 
     xor: bytes = field(default=b"", compare=False)
@@ -99,7 +99,7 @@ def xor_all(stamps: Iterable[bytes]) -> bytes:
 
     def step(left: bytes, right: bytes) -> bytes:
         if len(left) != len(right):
-            raise BufferLengthsUnequal(f"stamps of {len(left)} and {len(right)} bytes in one chain")
+            raise BufferLengthsUnequal(f"stamps of {len(left)} and {len(right)} bytes cannot be in one chain")
         return (int.from_bytes(left) ^ int.from_bytes(right)).to_bytes(len(left))
 
     return reduce(step, stamps)
@@ -113,7 +113,9 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
 
 
 def with_xor(outcome: StampOutcome, stamp: bytes) -> StampOutcome:
-    """Returns the outcome of a raw stamp; an `Acked` gets its XOR, which has as many bytes as the stamp, all zero."""
+    """Returns the outcome of a raw stamp. If the outcome is `Acked`, sets its XOR: as many zero bytes as the stamp has
+    bytes.
+    """
     return Acked(xor=bytes(len(stamp))) if isinstance(outcome, Acked) else outcome
 
 
@@ -145,8 +147,8 @@ def overdue(state: ChainState, watched_seconds: float) -> bool:
     """True if an open chain has passed its deadline, measured by the caller's own elapsed time.
 
     `watched_seconds`: the time for which the caller has seen the chain open, on one monotonic clock. A restarted caller
-    counts from 0 again. A chain may then stay open past its deadline. But a wrong wall clock never makes a chain fail
-    too early.
+    counts from 0 again, so a chain may stay open past its deadline. But a wrong wall clock never makes a chain fail too
+    early.
     """
     return (
         state.status == "open"

@@ -90,8 +90,8 @@ class LeaseSettings:
 
     `timeout_seconds` (up to an hour): time within which a write must be done. `max_clock_skew_rate` (1 to 100): the
     greatest factor by which one clock may run faster than another. `ttl_seconds`: age at which the table may delete a
-    lease; more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a minute): interval at
-    which a waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
+    lease. This age must be more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a
+    minute): interval at which a waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
     """
 
     timeout_seconds: float = 20.0
@@ -125,8 +125,8 @@ class DynamoCommit(ConditionalCommit):
 
     At most one of all calls with the same precondition gets `Written`. The package's docstring (Limits) describes a
     write that is applied after the end of its lease. Requests without contention: 1 HEAD, 1 write, 2 requests to the
-    leases. Requests with a conflict: 1 HEAD. If a lease exists, also 1 request to the leases, 1 HEAD at each test
-    interval, and 1 read of the lease at each tenth interval.
+    leases. Requests with a conflict: 1 HEAD. If a lease exists, the cost also includes 1 request to the leases, 1 HEAD
+    at each test interval, and 1 read of the lease at each tenth interval.
     """
 
     def __init__(
@@ -192,7 +192,9 @@ class DynamoCommit(ConditionalCommit):
         return found
 
     def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
-        """Writes under our lease. A write in doubt keeps the lease: the next writer waits for the lease's end."""
+        """Writes under our lease. If the outcome of the write is unknown, the lease is kept, and the next writer waits
+        for the lease's end.
+        """
         path, labels = operation.path, {WRITER: writer, EXPECTED: operation.expected}
 
         def send() -> WriteOutcome:
@@ -208,7 +210,7 @@ class DynamoCommit(ConditionalCommit):
             if operation.shows(found, writer):
                 return Written(etag=found.etag if found else None)
             if not operation.holds(found):
-                raise UnknownOutcomeError("an attempt in doubt, then the object changed")
+                raise UnknownOutcomeError("the outcome of an attempt is unknown, and then the object changed")
             return None
 
         try:
@@ -224,7 +226,7 @@ class DynamoCommit(ConditionalCommit):
         except S3NotifyError:
             self._put_lease(self._done(lease), lease)
             raise
-        assert isinstance(outcome, Written), "a write without a condition has no conflict"
+        assert isinstance(outcome, Written), "a write without a condition cannot conflict"
         return self._confirm(operation, lease, writer, began, outcome.etag)
 
     def _confirm(

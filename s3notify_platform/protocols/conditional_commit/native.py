@@ -14,7 +14,8 @@ from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 
 def judge(found: ObjectMeta | None, writer: str, precondition: Absent | IfMatch) -> CommitOutcome | None:
-    """Judges the object that a HEAD found after an attempt in doubt, on a store that honours conditions. Pure.
+    """Judges the object that a HEAD found after an attempt with an unknown outcome, on a store that honours conditions.
+    Pure.
 
     None: the precondition holds, so the write may be sent again. `UnknownOutcomeError`: the object proves nothing.
     """
@@ -24,7 +25,7 @@ def judge(found: ObjectMeta | None, writer: str, precondition: Absent | IfMatch)
         return Conflict()
     if holds(precondition, found):
         return None
-    raise UnknownOutcomeError("an attempt in doubt, then the object changed")
+    raise UnknownOutcomeError("the outcome of an attempt is unknown, and then the object changed")
 
 
 class NativeCommit(ConditionalCommit):

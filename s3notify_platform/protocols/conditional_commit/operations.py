@@ -24,8 +24,8 @@ from s3notify_platform.protocols.updates import written_by
 EXPECTED = "s3notify-expected"
 
 CommitOutcome = Written | Conflict
-"""`Written`: the write took effect under its precondition, once. `Conflict`: the write did not take effect, and never
-will.
+"""`Written`: the write took effect exactly once, under its precondition. `Conflict`: the write did not take effect, and
+never will.
 """
 
 
@@ -49,7 +49,7 @@ class Operation:
         return expected_of(self.precondition)
 
     def sent(self, *, conditional: bool, labels: Mapping[str, str]) -> WriteOutcome:
-        """Sends the write. The outcome is also in doubt if the store returns no ETag for the object written."""
+        """Sends the write. The outcome is also unknown if the store returns no ETag of the written object."""
         outcome = self.send(self.precondition if conditional else None, labels)
         if isinstance(outcome, Written) and outcome.etag is None and not self.deletes:
             return Unknown(cause="written, without an ETag")

@@ -4,22 +4,22 @@ Steps
     1. A publisher writes (or deletes) an object.
     2. The publisher then writes the signal of the object's slot: a small object whose ETag changes with every write.
     3. The publisher then writes the root signal. Each step begins after the previous step has ended.
-    4. A watcher HEADs the root. If the ETag is the same as last time, nothing changed: one request.
+    4. A watcher HEADs the root. If the ETag is the same as last time, nothing changed, and the poll costs one request.
     5. Otherwise, the watcher LISTs the signals, and compares each slot's ETag with the ETag that it remembers.
     6. The watcher remembers the new root only after the LIST has succeeded.
 
 If nearly all writers announce their changes in a queue first, these writers may skip step 2 (`signals: root`). Then the
-root moves alone: no signal of a slot changes. A root that moves alone has a longer body than other roots. A root of
-this length says that entries of the queue name all slots with new changes. In place of step 5, a watcher then calls
-`entries`. This function reads the queue, and returns a list of texts for each slot: the marks. Each newly committed
-entry adds a mark to its slot. For each slot, the watcher remembers 8 bytes of a hash of the marks.
+root moves alone: no signal of a slot changes. A root that moves alone has a longer body than other roots. If a watcher
+finds a root of this length, entries of the queue name all slots with new changes. Instead of step 5, the watcher then
+calls `entries`. This function reads the queue, and returns a list of texts for each slot: the marks. Each newly
+committed entry adds a mark to its slot. For each slot, the watcher remembers 8 bytes of a hash of the marks.
 
 Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
 also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since the watcher's last LIST. Each LIST comes
 after the HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold
-with a queue. In a keyspace whose root moves alone, the first invariant is about entries: the object's slot has an
-entry, provided that no entry is lost. A watcher that cannot read the queue's entries refuses a keyspace whose root
+with a queue. If the root moves alone, another invariant replaces the first invariant: the object's slot has an entry in
+the queue, provided that no entry is lost. A watcher that cannot read the queue's entries refuses a keyspace whose root
 moves alone.
 
 Storage
@@ -31,7 +31,7 @@ Storage
 Invariants
     - After every object write that happened or may have happened, the signal of the object's slot changes.
     - A watcher that remembers a root has listed every signal that existed when that root was written.
-    - A causal reader uses a new version only after a poll that began after the response to its GET.
+    - A causal reader that has received a new version of an object uses it only after a poll that began later.
 
 Limits
     - A signal says that some key of its slot changed, not which key. 100 changed keys touch about 95 of 1000 slots.
@@ -41,13 +41,13 @@ Limits
       `relist_seconds` at the latest.
     - A watcher remembers 8 bytes of a hash of each ETag. So it misses a change with probability 2**-64.
 
-Requests: n objects in s slots take n + s + 1 PUTs, or n + 1 if the root moves alone. A multipart upload replaces the
-PUT of its object by 2 requests, and 1 for each part. A poll takes 1 HEAD, and 1 LIST if the root changed.
+Requests: n objects in s slots take n + s + 1 PUTs, or n + 1 if the root moves alone. A multipart upload takes 2
+requests, and 1 for each part, instead of the object's PUT. A poll takes 1 HEAD, and 1 LIST if the root changed.
 
-The bytes in the bucket are the same as those of the vnotify crate; the protocol differs in these points. The root is
-remembered after the LIST, not before the LIST. The causal poll begins after the GET, not together with it, and is
-retried while the reader waits. The causal poll is also made for a missing key and for entries that are read again in
-the background. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
+The bytes in the bucket are the same as those of the vnotify crate. The protocol differs from the crate in several
+points. The root is remembered after the LIST, not before the LIST. The causal poll begins after the GET, not together
+with it, and is retried while the reader waits. The causal poll is also made for a missing key and for entries that are
+read again in the background. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
 
 Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher), cached_entries.
 """

@@ -1,4 +1,4 @@
-"""The entries of a causal cache: objects by key, in order of use; bounded by number, bytes and idle time."""
+"""The entries of a causal cache: objects by key, in order of use. Their number, bytes and idle time are bounded."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -1,14 +1,14 @@
 """Causal cache: cached reads that never show an effect without its cause.
 
 In the background (`CausalCache.start`)
-    1. A poll finds the slots whose signals changed. Its changes are held back: readers get the same answers as before.
+    1. A poll finds slots whose signals changed. These changes are held back: readers get the same answers as before.
     2. Stale entries that were used recently are read again, by conditional GETs.
-    3. If one of these entries has a new object version, a second poll begins after the answers to these GETs. The
+    3. If one of these GETs returns a new object version, a second poll begins after all the GETs were answered. The
        second poll shows all changes that were signalled before the new version was written.
-    4. Changes and new versions become visible together. An entry that was not read again, or whose slot has changed in
-       the second poll, is stale from then on.
+    4. Changes and new versions become visible together. An entry is stale from then on if it was not read again, or if
+       the second poll found a change of its slot.
     If the previous poll becomes too old to serve hits, the held-back changes become visible without step 3. So a slow
-    GET delays readers only until that moment.
+    GET delays readers only until the previous poll is too old.
 """
 
 import logging
@@ -41,13 +41,13 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 log = logging.getLogger(__name__)
 
 HOT_SECONDS: Final = 30.0
-"""The background re-reads stale entries that were used within this time; other entries wait for their next reader."""
+"""The background thread reads stale entries again if they were used within this time; others wait for a reader."""
 
 CLOSE_SECONDS: Final = 5.0
-"""Seconds for which `close` waits for a request in flight. Otherwise the thread ends when the request returns."""
+"""Seconds for which `close` waits for a request in flight. The thread of a slower request ends with the request."""
 
 WAIT_SECONDS: Final = 60.0
-"""Readers wait for held-back changes for `serve_stale_seconds`, but at most for this time."""
+"""The maximum time for which readers wait for held-back changes, even if `serve_stale_seconds` is longer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -106,8 +106,8 @@ class CausalCache:
         revalidate_max: int = 100,
         parallelism: int = 8,
     ) -> None:
-        """`publisher`: for `put`; it must use the same objects and keyspace. `parallelism`: background GETs in
-        flight.
+        """`publisher`: for `put`; it must use the same objects and keyspace. `parallelism`: the number of background
+        GETs in flight.
         """
         if publisher is not None and publisher.slots != watcher.fresh_state().slots:
             raise UsageError(f"the publisher has {publisher.slots} slots: give it as many as the watcher has")
@@ -149,7 +149,7 @@ class CausalCache:
         if not 0 < self._staleness_seconds < self._serve_stale_seconds:
             raise UsageError(
                 f"staleness_seconds={self._staleness_seconds:g}, serve_stale_seconds={self._serve_stale_seconds:g}: "
-                "the background needs a staleness_seconds above 0 (the interval between polls) and a longer "
+                "the background thread needs a staleness_seconds above 0 (the interval between polls) and a longer "
                 "serve_stale_seconds (the age up to which hits are served)"
             )
         with self._turn:
@@ -231,7 +231,7 @@ class CausalCache:
         """The result of `get`, if `get` takes no request; else None. Never waits for a request of another thread.
 
         If the result is None, call `get`: the object does not exist, or the cache has no object that is fresh enough.
-        With the refresh in the background, objects that are often used are cached.
+        If the cache refreshes in the background, objects that are used often stay cached.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():
@@ -285,7 +285,7 @@ class CausalCache:
         return self._polled_at is not None and self._clock.monotonic() - self._polled_at < limit
 
     def _current(self, key: str, slot: Slot) -> Entry | None:
-        """The entry, if its slot has not moved after the entry was read. The caller must have the lock `_turn`."""
+        """The entry, if no poll has found a later change of its slot. The caller must have the lock `_turn`."""
         entry = self._entries.get(key)
         if entry is None or self._moved_at[slot] > entry.as_of:
             return None
@@ -319,13 +319,13 @@ class CausalCache:
         if isinstance(answer, NotModified):
             return known, False
         if isinstance(answer, Conflict):
-            raise CorruptError(f"the store answered a GET of {key!r} without If-Match with {answer}")
+            raise CorruptError(f"to a GET of {key!r} without If-Match, the store answered {answer}")
         return answer, True
 
     def refresh(self) -> None:
         """Returns after a poll that began after this call. Cost: 1 or 2 requests, shared by all waiting callers.
 
-        With the refresh in the background, stale hot entries are read again before the call returns, as in `tick`.
+        If the cache refreshes in the background, stale hot entries are read again first, as in `tick`.
         """
         began = self._clock.monotonic()
         with self._turn:

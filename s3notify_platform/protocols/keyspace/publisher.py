@@ -38,7 +38,7 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 class NotSignalledError(S3NotifyError):
     """Objects were written, or may have been written, but not signalled: call `Publisher.signal(error.keys)`.
 
-    If a `Publisher` raises this error, its message names no key: inlets and the reconciler log the message, and `erase`
+    The message names no key if a `Publisher` raises the error: inlets and the reconciler log the message, and `erase`
     cannot remove keys from logs. `outcomes`: the outcome of each object write of the batch, in order.
     """
 
@@ -155,7 +155,7 @@ class Publisher(LargeObjects[WriteOutcome]):
     def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
         """The first part of `publish`: applies the changes and moves no signal. Cost: n requests.
 
-        Does not raise the store's errors. If the store refuses a change as wrong, its `UsageError` is returned: the
+        Does not raise the store's errors. If the store refuses a change as wrong, the `UsageError` is returned: the
         change certainly did not happen. Any other error is returned as `Unknown` with the reason.
         """
         results = self._write(tuple(changes))

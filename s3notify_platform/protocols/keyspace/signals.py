@@ -51,7 +51,9 @@ def signal_body(clock: Clock, *, queued: bool = False, alone: bool = False) -> b
 
 
 def entries_etag(marks: Sequence[str]) -> ETag:
-    """An artificial ETag for the marks of a slot's entries in the queue; used like the ETag of the slot's signal."""
+    """An artificial ETag, made from the marks of a slot's entries in the queue. Watchers use it like the ETag of the
+    slot's signal.
+    """
     return ETag(_OF_ENTRIES + blake3("\n".join(sorted(marks)).encode()).hexdigest(length=16))
 
 
@@ -74,8 +76,8 @@ class WatcherState:
     """The state that a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
 
     A change that the state does not remember is reported again: the second report costs one request, and no change is
-    missed. A caller may store the new root without the signals of some changed slots. Then the caller must remember
-    these slots itself. No poll reports these slots until the root moves.
+    missed. A caller may store the new root without the signals of some changed slots. In this case, the caller must
+    remember these slots itself, because no poll reports them until the root moves.
 
     If the root moves alone, the state needs another 11 KB: `entries` has 8 bytes for each slot. These bytes are a hash
     of the marks of the slot's entries in the queue. `listed_root` is the root as of the last LIST of the signals.

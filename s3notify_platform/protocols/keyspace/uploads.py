@@ -1,14 +1,15 @@
 """Objects that do not fit into memory: multipart uploads of files and streams, and copies by the store itself.
 
-No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
+No part is visible before the upload is completed, by one request under the precondition. If the request gets no answer,
 a HEAD shows whether the upload was completed. After the completion, the object's metadata has the writer id
-(`updates.resolve`). An upload that does not become an object is aborted. If its process is killed, the upload is left
-over. If the publisher has a queue, the reconciler aborts such an upload. Otherwise, the bucket's lifecycle needs a rule
-that aborts such uploads (`AbortIncompleteMultipartUpload`).
+(`updates.resolve`). An upload that does not become an object is aborted. If the uploading process is killed, the
+unfinished upload stays in the bucket. If the publisher has a queue, the reconciler aborts such an upload. Otherwise,
+the bucket's lifecycle needs a rule that aborts such uploads (`AbortIncompleteMultipartUpload`).
 
 Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour a precondition
 for a PUT only; `s3notify doctor` reports such stores (`upload_if_absent`). If the size is unknown, parts have different
-sizes; a store that requires equal parts needs the `size`. A stream that hangs blocks the upload without a timeout.
+sizes. So pass the `size` if the store requires equal parts. If a stream hangs, the upload waits for the stream without
+a timeout.
 """
 
 import os
@@ -157,8 +158,8 @@ class LargeObjects(Generic[O_co]):
         """Writes all bytes of a stream as an object. Requests: those of `put_file`. `size`: the number of bytes, if
         known.
 
-        Only one thread at a time reads the stream, but not always the same thread. The stream is not closed. If the
-        outcome is not `Written`, the bytes read so far are lost.
+        Only one thread at a time reads the stream, but this may be a different thread each time. The stream is not
+        closed. If the outcome is not `Written`, the bytes read so far are lost.
         """
         if size is not None and not 0 <= size <= MAX_PUBLISHED_BYTES:
             raise UsageError(f"{key!r}: size is {size}; an object has 0 to {MAX_PUBLISHED_BYTES} bytes")
@@ -186,9 +187,10 @@ class LargeObjects(Generic[O_co]):
         """Copies an object of any bucket of the same server and credentials. No byte passes through this process.
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
-        `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
-        was written. Requests of a copy of up to 1 GiB without a precondition: those of `put`, and 1 HEAD of the source.
-        Any other copy takes 2 requests and 1 for each 128 MiB, in place of the one request that copies.
+        `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. After each of these
+        errors, nothing was written. Requests of a copy of up to 1 GiB without a precondition: those of `put`, and 1
+        HEAD of the source. Any other copy takes 2 requests, and 1 for each 128 MiB, instead of the one request that
+        copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:
@@ -237,7 +239,7 @@ def written(
     clock: Clock,
     at_once: int = PARTS_AT_ONCE,
 ) -> WriteOutcome:
-    """The outcome of an upload or copy. If the call raises an error, certainly no object was written.
+    """The outcome of an upload or copy. An error means that certainly no object was written.
 
     One error needs care: after `UnknownOutcomeError` of `Uploads.begin_upload` there may be an upload without parts.
     If `at_once` is 1, all work is done in this thread. `keep` is then not called while a part is sent. `may_send`: true
@@ -308,7 +310,7 @@ def _resolved(
         if (ours := _ours(found, change.writer)) is not None:
             return ours
         if not holds(change.precondition, found):
-            raise UnknownOutcomeError("an attempt in doubt, then the object changed")
+            raise UnknownOutcomeError("the outcome of an attempt is unknown, and then the object changed")
         return None
 
     try:

@@ -26,8 +26,9 @@ root."""
 
 HIDDEN_SECONDS = 10.0
 """A writer that moves the root alone may overwrite a root that no poll has seen yet. The writer of the overwritten root
-may also have moved a slot's signal. This signal stays hidden for at most this time: the first poll after this time
-LISTs the signals."""
+may also have moved a slot's signal. Such a signal stays hidden for at most this many seconds, because the first poll
+after this time LISTs the signals.
+"""
 
 PAGES_MAX = 100
 """The maximum number of pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix."""
@@ -78,9 +79,9 @@ class Watcher:
 
     `entries`: returns the marks of the entries in the queue, by slot. `entries` is needed if queued writers move the
     root alone. Without `entries`, such a keyspace is refused with `UsageError`. With `entries`, a poll with changes
-    takes 1 HEAD and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. A
-    later root may also hide the root of an unqueued writer. So if the root has moved since the last LIST, a poll LISTs
-    again after `HIDDEN_SECONDS`.
+    takes 1 HEAD and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. But
+    a later root may have replaced the root of an unqueued writer before the poll. So if the root has moved since the
+    last LIST, a poll LISTs again after `HIDDEN_SECONDS`.
     """
 
     def __init__(
@@ -127,14 +128,15 @@ class Watcher:
         """
         if state.slots != self._slots:
             raise UsageError(
-                f"a state of {state.slots} slots does not fit a keyspace of {self._slots}: start with a fresh state"
+                f"a state of {state.slots} slots does not fit a keyspace of {self._slots} slots: "
+                "start with a fresh state"
             )
         root = self._keyspace.head(root_key(self._prefix))
         root_etag = root.etag if root else None
         self.alone = root is not None and root.size == ALONE_BYTES
         if self.alone and self._entries is None:
             raise UsageError(
-                f"writers of the keyspace {self._prefix!r} move only its root, as their topic says: a source needs "
+                f"writers of the keyspace {self._prefix!r} move only the root, because of their topic: a source needs "
                 "`signals: root`, and other watchers need a topic with `signals: slots`. If a new topic with "
                 "`signals: slots` has replaced this topic, run `s3notify signal KEY` once"
             )

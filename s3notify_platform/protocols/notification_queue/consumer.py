@@ -122,8 +122,8 @@ class ShardConsumer:
         return taken
 
     def rest(self) -> None:
-        """Settles outstanding work, and delivers nothing. Until the next `take`, the time to live of entries does not
-        run.
+        """Settles outstanding work, and delivers nothing. The time to live of entries does not run until the next
+        `take`.
 
         Makes no request if nothing is outstanding.
         """
@@ -135,8 +135,8 @@ class ShardConsumer:
     def expire(self) -> int:
         """Moves entries to the dead letters if their attempts or their time are used up. Returns their number.
 
-        This method delivers no entry: it is for times when nothing can be delivered. Requests and errors are those of
-        `take`, but the call makes a scan of its own, which reads only segments that changed since the last `expire`.
+        This method delivers no entry. Use it while nothing can be delivered. Requests and errors are those of `take`,
+        but the call makes its own scan. The scan reads only segments that changed since the last `expire`.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings
@@ -206,8 +206,8 @@ class ShardConsumer:
         return len(taken), tuple(outcomes)
 
     def _after(self, entry: Entry, failure: Failure) -> Entry:
-        """The entry with the error and the attempts as of this failure. The result has a reason if the entry must not
-        be retried.
+        """The entry after this failure, with the error and the number of attempts. The result has a reason if the entry
+        must not be retried.
         """
         aged = with_error(self._aged(entry), failure.error)
         after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
@@ -218,7 +218,7 @@ class ShardConsumer:
             return Fenced()
         if dead:
             return DeadLettered(reason=entry.reason)
-        # If the store did not answer, this owner keeps the claim, and takes the entry again after the same wait.
+        # If the store did not answer, this owner keeps the claim, and also takes the entry again after this wait.
         wait = self._backoff(entry)
         self._watch(entry).due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
@@ -230,7 +230,7 @@ class ShardConsumer:
     # Entries that are ready.
 
     def _scan(self, known: dict[str, Record] | None = None) -> Iterator[Entry]:
-        """The committed entries of the shard that are not in progress. `known` as in `Shards.scan`."""
+        """The committed entries of the shard that are not in progress. `known`: see `Shards.scan`."""
         topic = self._worker.topic(self.lease)
         for segment in self._queue.shards.scan(topic, self.lease.shard, known=known):
             self._segments[segment.place] = segment
@@ -280,8 +280,8 @@ class ShardConsumer:
         claimed = [
             entry for part in self._queue.shards.in_parallel(self._claim_segment, segments) for entry in part
         ]
-        # The attempt is counted, but begins only after the owners are read. If that read fails, the attempt is not
-        # counted a second time.
+        # The attempt is counted, but begins only after the owners are read. If the read of the owners fails, the
+        # attempt is not counted a second time.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} has another owner: stop delivering")
@@ -345,7 +345,7 @@ class ShardConsumer:
         return {entry.id for entry, done in zip(entries, written, strict=True) if done}
 
     def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
-        """Changes entries that this owner still owns. Returns, for each segment, the numbers of the changed entries;
+        """Changes entries that this owner still owns. For each segment, returns the numbers of the changed entries, or
         None if the store did not answer.
         """
         places = list(changes)
@@ -389,13 +389,13 @@ class ShardConsumer:
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()
         if entry.id not in self._watched:
-            # An entry without an error needs no backoff, because no delivery of it has failed.
+            # An entry without an error needs no backoff, because none of its deliveries has failed.
             wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry with its watched time as of now: the time since this owner's last write of the entry is added."""
+        """The entry with its watched time up to now, including the time since this owner last wrote the entry."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 

@@ -27,7 +27,7 @@ WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """How the entries of one shard are counted: by the counter of this generation, plus `base` older entries."""
+    """The count of the entries of one shard: the counter of this generation, plus `base` older entries."""
 
     generation: int = 0
     base: int = 0
@@ -41,7 +41,7 @@ know yet which keys the topic takes now. known: all writers know the topic.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic as stored. `epoch` distinguishes it from a deleted topic of the same name."""
+    """A topic as stored. `epoch` distinguishes the topic from a deleted topic of the same name."""
 
     name: str
     epoch: str
@@ -53,8 +53,8 @@ class Topic:
     paused: bool = False
     """True if the topic's owners deliver nothing."""
     tables: tuple[str, ...] = ()
-    """Ids of the tables and streams that the topic serves: only these take its entries. If the tuple is empty, the
-    first user claims the topic.
+    """Ids of the tables and streams that the topic serves: no others take the topic's entries. If the tuple is empty,
+    the first user claims the topic.
     """
     phase: Phase = "new"
     version: Version = field(default=_UNWRITTEN, compare=False)
@@ -102,11 +102,11 @@ class TopicUser:
 
     def _refusal(self, topic: Topic) -> UsageError:
         both = " --table ".join((*topic.tables, self.table or "ID"))
-        own = f"this source's, {self.table}" if self.table else "this source, which has none"
+        own = f"table {self.table} of this source" if self.table else "a table of this source, which has none"
         return UsageError(
             f"topic {topic.name!r} serves table {', '.join(topic.tables)}, not {own}: another deployment uses it. Give "
-            "this source a queue_prefix of its own, like _s3notify/dev/queue/. Or let several tables share it, each "
-            f"entry going to one of them: `s3notify topics update {topic.name} --table {both}`"
+            "this source a queue_prefix of its own, like _s3notify/dev/queue/. Or let several tables share the topic; "
+            f"each entry then goes to one of them: `s3notify topics update {topic.name} --table {both}`"
         )
 
 
@@ -123,13 +123,14 @@ class Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of one object: announced before it is made, completed when its result is known.
+    """One change of one object. An event is announced before the change is made, and completed when the result of the
+    change is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
-    recognises the object. An `etag` that is known in advance serves the same purpose. `announced_to`: the epochs of the
-    topics in which the writer has a reservation. If the writer is gone, a reconciler announces the change to topics
-    with other epochs. A topic that was created again under the same name has another epoch. `announced_to` and `upload`
-    are kept only with the reservation.
+    recognises the object. A reconciler also recognises the object by an `etag` that is known in advance.
+    `announced_to`: the epochs of the topics in which the writer has a reservation. If the writer is gone, a reconciler
+    announces the change to topics with other epochs. A topic that was created again under the same name has another
+    epoch. `announced_to` and `upload` are kept only with the reservation.
     """
 
     key: str
@@ -157,9 +158,11 @@ class Event:
     """The id of the notification configuration that reported the event."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
     tags: Mapping[str, str] | None = field(default=None, compare=False)
-    """The object's tags. Tags and metadata are for topics' rules and endpoints, and are set only if they are known."""
+    """The object's tags. Tags and metadata are used by the rules and endpoints of topics, and are set only if they are
+    known."""
     details: Details | None = field(default=None, compare=False)
-    """The rest of the sender's record. Like metadata and tags, it is stored only for topics with an endpoint."""
+    """The rest of the sender's record. Like metadata and tags, these details are stored only for topics with an
+    endpoint."""
 
     def bare(self) -> "Event":
         """The event without metadata, tags and details."""
@@ -261,7 +264,7 @@ class Entry:
     state: State
     event: Event
     attempts: int = 0
-    """Number of deliveries begun."""
+    """The number of deliveries that were begun."""
     waited_seconds: float = 0.0
     """Time for which owners have watched the entry."""
     last_error: str = ""
@@ -269,11 +272,11 @@ class Entry:
     """The reason why the entry is dead; empty if the entry is not dead."""
     claim: Claim | None = None
     read: "SegmentRead | None" = field(default=None, compare=False)
-    """The segment as `NotificationQueue.entries` read it; None if some of its entries cannot be removed yet."""
+    """The segment as `NotificationQueue.entries` read it; None if some entries of the segment cannot be removed yet."""
 
     @property
     def id(self) -> str:
-        """The id of the entry, which its dead letter keeps."""
+        """The id of the entry; the entry's dead letter has the same id."""
         return f"{segment_id(self.place.key)}.{self.n}"
 
     @property
@@ -317,7 +320,7 @@ def dead_partition(topic: str) -> str:
 
 
 def depth_partition(topic: str) -> str:
-    """The partition of the counters by which a topic keeps to its capacity."""
+    """The partition of the counters that limit a topic to its capacity."""
     return f"depth.{topic}"
 
 

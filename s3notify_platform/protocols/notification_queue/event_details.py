@@ -1,9 +1,9 @@
 """Details of an event: the sender's region, source, user, request, response, owner and ids. Pure.
 
 Details are passed on unchanged, for consumers that read them; no decision here depends on them. A client that reports a
-change may put anything into the record. So only the fields named above are kept, and only if they are texts, or
-mappings of texts, of bounded length. Other values are dropped. If the event would be too large for its topic, all
-details are dropped. So no change is refused because of its details.
+change may put anything into the record. So only the fields named above are kept. Their values must be texts of bounded
+length, or mappings of such texts. Other values are dropped. If the event would be too large for its topic, all details
+are dropped. So no change is refused because of its details.
 
 The object's metadata and tags, which rules of topics match, are passed on in Ceph's form.
 """

@@ -19,8 +19,8 @@ class ShardStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """Facts for people, each true at some moment of one scan. `delivered` and `failed` may lack deliveries of a crashed
-    worker.
+    """Facts for people. Each fact was true at some moment of one scan. `delivered` and `failed` may lack deliveries of
+    a crashed worker.
     """
 
     topic: str
@@ -28,8 +28,8 @@ class TopicStats:
     depth: int
     """Entries in the queue: reserved, committed and in flight."""
     counted: int
-    """The value that the bound uses: the sum of `depth`, of the writers' spare room, and of room that crashes left in
-    use until the next recount.
+    """The number that is compared with the capacity: the sum of `depth`, the writers' spare room, and the room that
+    crashes left in use until the next recount.
     """
     capacity: int
     reserved: int

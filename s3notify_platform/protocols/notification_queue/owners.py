@@ -1,8 +1,8 @@
 """Ownership of shards: leases with generations, spread over the running workers.
 
-Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs. It
-also names the topics that the worker cannot deliver.
-The owners of a topic are one record, too. So a renewal costs one write, for any number of shards.
+Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs.
+The heartbeat also names the topics that the worker cannot deliver. The owners of a topic are also in one record. So a
+renewal costs one write, for any number of shards.
 """
 
 import json
@@ -27,7 +27,7 @@ BALANCE_SECONDS = 2.0
 """Seconds between two calls of `balance`."""
 
 LEASE_SECONDS = 2.5 * BALANCE_SECONDS
-"""A worker that could not renew for this long, on its own clock, stops delivering."""
+"""A worker that could not renew its leases for this long, on its own clock, stops delivering."""
 
 EXPIRY_SECONDS = 5 * BALANCE_SECONDS
 """A worker whose heartbeat did not change for this long, on the observer's clock, is considered ended.
@@ -36,10 +36,10 @@ If workers call `balance` every `BALANCE_SECONDS`, the shards of a killed worker
 """
 
 UNUSABLE_MAX = 500
-"""A heartbeat names at most this many topics, so that its record stays below DynamoDB's limit."""
+"""The maximum number of topics that a heartbeat names, so that its record stays below DynamoDB's limit."""
 
 EXPIRY_MAX_SECONDS = 600.0
-"""Longest time to wait for a worker, even if its heartbeat asks for more."""
+"""The longest time that other workers wait for a worker, even if the worker's heartbeat asks for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
     """The number of shards that a worker should own. The shares add up to `shards`, and differ by at most one.
 
     `held`: the workers that may own these shards, with the number of shards that each worker owns. Any other worker
-    should own none. Workers that own more shards get the larger shares, so few shards move.
+    should own no shard. Workers that own more shards get the larger shares, so few shards move.
     """
     if worker not in held:
         return 0
@@ -114,8 +114,8 @@ class Worker:
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus: tuple[ShardLease, ...] = ()
-        """Busy leases above the fair share, as of the last `balance`. The caller should finish their entries, and begin
-        no others, so that the next `balance` can release these leases.
+        """Busy leases above the fair share, as of the last `balance`. The caller should finish the entries of these
+        leases, and begin no others, so that the next `balance` can release these leases.
         """
         self.unadopted = 0
         """Number of shards that the last `balance` took, but could not scan in time. Call `balance` again without a
@@ -168,7 +168,7 @@ class Worker:
     def stop(self) -> None:
         """Releases everything, so that nobody waits for an expiry. Requests: 2 for each topic, and 1 more.
 
-        Finish the entries in progress before this call. Otherwise the next owner of their shard delivers them again.
+        Finish the entries in progress before this call; otherwise, the next owner delivers these entries again.
         `UnavailableError` or `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.
         """
         self._leases.clear()
@@ -259,11 +259,11 @@ class Worker:
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> dict[str, Collection[str]]:
-        """The workers that count as running, each with the topics that it cannot deliver. Another worker counts as
-        ended only after this worker has seen the other's heartbeat unchanged for long enough.
+        """The workers that count as running, each with the topics that it cannot deliver. This worker considers another
+        worker ended only if the other worker's heartbeat was unchanged for long enough.
 
-        Removes the record of an ended worker, so that no other worker waits for the ended worker. A worker that was
-        only paused registers again.
+        Removes the record of an ended worker, so that no other worker waits for the ended worker. An ended worker that
+        was in fact only paused registers again.
         """
         now, seen = self._clock.monotonic(), {}
         alive: dict[str, Collection[str]] = {self.name: tuple(self.unusable)}
@@ -338,8 +338,8 @@ class Worker:
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
     def _adopt(self, owned: dict[tuple[str, int], ShardOwner]) -> None:
-        """Creates leases for the shards that this worker owns in the store. Before that, ensures that no former owner
-        can remove entries of these shards.
+        """Creates leases for the shards that this worker owns in the store. Before it creates a lease, ensures that no
+        former owner can remove entries of the shard.
         """
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
@@ -362,8 +362,8 @@ class Worker:
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
         """Drops the claims of former owners, so that the replacements by former owners fail.
 
-        A former owner may claim entries after this scan. Then the former owner reads the owners (`verify`), and
-        delivers nothing.
+        A former owner may claim entries after this scan. After such a claim, the former owner reads the owners
+        (`verify`), and so delivers nothing.
         """
 
         def free(segment: Segment) -> tuple[Segment, None]:

@@ -100,7 +100,7 @@ class NotificationQueue:
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The persistent topics that take this change, as of the last read of all topics. Cost: 1 scan or no request.
 
-        A newer topic may be missing. So after a change, its writer calls `topics_as_of` with the change's time.
+        A new topic may be missing. So after a change, its writer calls `topics_as_of` with the change's time.
         """
         # If the process has spare room, the topics are read early. So a change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
@@ -298,7 +298,7 @@ class NotificationQueue:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
         Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
-        `user.epoch`. Then entries that the caller has read may have been deleted. `UsageError`: see `Topics.serve`.
+        `user.epoch`, so entries that the caller has read may be deleted. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
@@ -357,7 +357,7 @@ class NotificationQueue:
         self, topic: str, keys: Iterable[str] | None = None
     ) -> tuple[int, tuple[Entry, ...]] | QuotaExceeded:
         """Requeues all dead letters, or only those of these object keys. Attempts restart at 0. Returns the number of
-        requeued letters, and the letters that stay because they are larger than the topic's `max_event_bytes` now.
+        requeued letters, and the letters that stay because they are now larger than the topic's `max_event_bytes`.
 
         `QuotaExceeded`: some letters may be in the queue again; continue later. If the call is interrupted, no letter
         is lost, but another call may requeue one letter a second time. Cost: 5 requests for each letter.
@@ -388,9 +388,9 @@ class NotificationQueue:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers (removed, left).
 
         Reserved entries stay. Claimed entries stay if their topic has an endpoint. Entries about the object's deletion
-        are removed only from the topic `own`, and only if it serves no other user. The call may be repeated. Requests:
-        one scan of the topics; for each topic, one scan of the segments that may name the object, and one scan of the
-        dead letters; for each item, 2 requests.
+        are removed only from the topic `own`, and only if this topic serves no other user. The call may be repeated.
+        Requests: one scan of the topics; for each topic, one scan of the segments that may name the object, and one
+        scan of the dead letters; for each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():

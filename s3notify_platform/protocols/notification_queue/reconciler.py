@@ -1,7 +1,7 @@
 """Resolves stale reservations by HEAD, frees the room that crashed processes still hold, and removes segments of
 deleted topics.
 
-Any process may run a reconciler for any shard, whether it owns the shard or not. Several reconcilers may work on one
+Any process may run a reconciler for any shard, even if it does not own the shard. Several reconcilers may work on one
 shard at the same time: each change requires the record version that was read.
 """
 
@@ -32,8 +32,8 @@ this value.
 """
 
 IDLE_LEAKS = 20
-"""While a counter that is too high keeps no writer out, `LEAK_SECONDS` is multiplied by this factor. The counter must
-not move during this time: if it moves, writers may still use the room.
+"""`LEAK_SECONDS` is multiplied by this factor for a counter that is too high, but causes no refusals. The counter must
+not change during this time: a counter that changes shows that writers may still use the room.
 """
 
 SCAN_EVERY = 20
@@ -51,7 +51,7 @@ class Reconciled:
     swept: int = 0
     recounted: int = 0
     waiting: int = 0
-    """Reservations that are not stale yet, or whose objects could not be looked at."""
+    """Reservations that are not stale yet, or whose outcome could not be determined yet."""
     resolved: tuple[Entry, ...] = field(default=(), compare=False)
     """Entries that this pass committed. These entries are not signalled yet."""
     pending: tuple[Entry, ...] = field(default=(), compare=False)
@@ -79,15 +79,15 @@ class _Shard:
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
     """For each segment, the time at which a reservation in it was first seen. A reservation with an upload has its own
-    time: when the upload's present state was first seen.
+    time: the time at which the upload's present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan: if the queue is on a bucket, only changed records are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[tuple[int, int | None], float] | None = None
-    """Set if the counter is too high. The pair has the quota generation and the counter (None: the counter may move).
-    The time says since when the counter is too high.
+    """Set if the counter is too high. The pair has the quota generation and the counter (None: the counter may change
+    meanwhile). The last item is the time since which the counter has been too high.
     """
     quota: tuple[str, int, float] | None = None
     """Epoch and generation of the quota, and the time at which both were first seen."""
@@ -96,7 +96,7 @@ class _Shard:
 
 
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
-    """The event to deliver for a reservation whose writer is gone; None if its change did not happen. Pure.
+    """The event to deliver for a reservation whose writer is gone; None if the reserved change did not happen. Pure.
 
     The event describes the object that HEAD found, so the event is always true. A put counts as happened if HEAD found
     an object other than the version that the put should replace. The object found may be a later object of another
@@ -146,7 +146,7 @@ class Reconciler:
 
         A reservation is stale after the topic's `stale_seconds`. This time begins when this process first sees the
         reservation, and is measured on the clock of this process. `head` looks up a key in the store that contains the
-        topic's objects, by HEAD if that is allowed. `announce` is called with each change that has happened, before its
+        topic's objects, by HEAD if HEAD is allowed. `announce` is called with each change that has happened, before its
         entry is committed. Before the HEAD, `abort` is called with each change that an upload writes. So an object that
         the HEAD does not find cannot appear later. If one of these calls finds its store unavailable, the reservation
         waits for a later pass. A reservation that names another `bucket` also waits. `UnavailableError`: the pass was
@@ -193,7 +193,7 @@ class Reconciler:
         return now - known.quota[2]
 
     def _may_skip(self, topic: Topic, shard: int, counted: int) -> bool:
-        """True if there can be no granted entry: counters are never too low, so 0 is exact."""
+        """True if the shard certainly has no granted entry. Counters are never too low, so a counter of 0 is exact."""
         known = self._at(topic, shard)
         if counted or topic.quotas[shard].base or known.records or known.unscanned >= SCAN_EVERY:
             known.unscanned = 0
@@ -271,7 +271,7 @@ class Reconciler:
                     aborted.append(entry)
                     return None
                 # The object's metadata may be larger than the reserved metadata, and the entry must not grow. So the
-                # entry keeps the reserved metadata if the object has all of it, and else has no metadata.
+                # entry keeps the reserved metadata if the object has all of it, and otherwise has no metadata.
                 kept, found = entry.event.metadata or {}, event.metadata or {}
                 metadata = kept if kept.items() <= found.items() else None
                 committed.append(replace(entry, state="committed", event=replace(event, metadata=metadata)))
@@ -300,7 +300,7 @@ class Reconciler:
     def _sweep(self, name: str, foreign: list[Segment], reconciled: Counter[str]) -> None:
         if not foreign:
             return
-        # This read comes after the scan, so any other epoch is a former one. A topic never gets a former epoch again.
+        # This read comes after the scan, so any other epoch is a former epoch. A topic never gets a former epoch again.
         epoch = self._queue.topics.get(name).epoch
         for segment in foreign:
             if segment.place.epoch != epoch:
@@ -312,9 +312,9 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may have spare room. While at most `idle_ceiling` entries are counted, no other writer is refused
-        because of it. So spare room is left to the writers as long as the counter moves. Above `idle_ceiling`, writers
-        take no more spare room, and soon use up the spare room that they have.
+        Writers may have spare room. As long as at most `idle_ceiling` entries are counted, no other writer is refused
+        because of this spare room. So spare room is left to the writers as long as the counter changes. Above
+        `idle_ceiling`, writers take no more spare room, and soon use up the spare room that they have.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:
@@ -334,9 +334,9 @@ class Reconciler:
         The counter is sealed first, so that it gives no more room: there are never more entries than the counter has
         counted. Then the reconciler waits until no writer relies on the former generation. After the wait, a scan finds
         the entries that these writers were granted, and the base shrinks to their number (`_shrink_base`). A writer
-        that creates a segment later reads the topic again before the grant, and notices the change. So the bound holds,
-        however long a process pauses. If the recount is interrupted between the seal and the new generation, the shard
-        refuses reservations until the next pass of any reconciler.
+        that creates a segment later reads the topic again before the grant, and notices the change. So the bound is
+        strict, even if a process pauses for a long time. If the recount is interrupted between the seal and the new
+        generation, the shard refuses reservations until the next pass of any reconciler.
         """
         before, used = topic.quotas[shard], self._seal(topic, shard, counted)
 
@@ -352,8 +352,8 @@ class Reconciler:
         return True
 
     def _seal(self, topic: Topic, shard: int, counted: int) -> int:
-        """Raises the shard's counter above every ceiling, unless it is already above every ceiling. Returns the
-        counter's former value. Cost: 1 `add`.
+        """Raises the shard's counter above every ceiling, unless the counter is there already. Returns the counter's
+        former value. Cost: 1 `add`.
         """
         if counted < SEALED:
             key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)

@@ -143,8 +143,8 @@ class Reservations:
         changed, the call removes the segments that it created, and begins again. So every later deletion of the topic,
         and every later recount, finds the segments of all granted reservations: the quota is never exceeded, and a
         deletion leaves no segment. A client that changes the topic's epoch or quota generation waits before it acts on
-        the change. If the process relied on its last read, the segments' creation was answered before such a wait could
-        end. A refusal is always checked by a read.
+        the change. If the process relied on its last read, the answers to the segments' creation arrived before such a
+        wait could end. Before a refusal is returned, the topics are always read again.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
@@ -227,8 +227,8 @@ class Reservations:
         return self._shards.in_parallel(lambda part: self._create(topic, *part), parts)
 
     def _create(self, topic: Topic, shard: int, drafts: Sequence[_Draft]) -> _Created:
-        """Creates a segment. If the creation is in doubt, the segment is left to the reconciler, and another segment is
-        created.
+        """Creates a segment. If the outcome of the creation is unknown, the segment is left to the reconciler, and
+        another segment is created.
         """
         place = counted_at(topic, shard)
         for attempt in range(ATTEMPTS):

@@ -38,7 +38,7 @@ SEALED: Final = 1 << 40
 
 
 def idle_ceiling(shard: int, settings: TopicSettings) -> int:
-    """Number of entries in a shard above which no process takes spare room there."""
+    """The number of entries in this shard up to which processes take spare room."""
     return int(shard_capacity(shard, settings) * ROOM_IDLE_SHARE)
 
 

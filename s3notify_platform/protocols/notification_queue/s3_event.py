@@ -2,15 +2,15 @@
 
 Input: messages of Amazon S3, MinIO and Ceph RGW. Keys are URL-encoded (a space is `+`), except in messages of Ceph.
 Ceph sends keys unencoded, and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` before event
-names. Removals by MinIO's lifecycle have the event name of ordinary removals; only the client's name differs. Also
-accepted: the same messages inside an SNS notification, and EventBridge's format, whose keys are not URL-encoded.
-Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
+names. Removals by MinIO's lifecycle have the event name of ordinary removals; only the client's name differs. The same
+messages are accepted inside an SNS notification. EventBridge's format, whose keys are not URL-encoded, is accepted,
+too. Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
 Event names, version ids and configuration ids are passed on unchanged; EventBridge's `reason` is converted to S3's
-event name. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to its
-topic, and is not passed on; our topics have their own. A record that came from Ceph is passed on in Ceph's format, with
-an unencoded key. Its version is 2.1, as in all our records; Ceph's own records have version 2.2. Its sequencer is
-converted, so that a later event has a greater sequencer.
+event name. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to Ceph's
+topic, and is not passed on; our topics have their own `opaqueData`. A record that came from Ceph is passed on in Ceph's
+format, with an unencoded key. The version of such a record is 2.1, as in all our records; Ceph's own records have
+version 2.2. The sequencer of such a record is converted, so that a later event has a greater sequencer.
 
 With versioning an event is a hint, not a fact about the key. `ObjectRemoved:Delete` of a noncurrent version leaves the
 object unchanged. A delete of the current version makes the previous version current. So decide only after a HEAD of the
@@ -72,7 +72,7 @@ _CREATED_BY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Events:
-    """The changes that a message announces, and the number of its records that announce no change."""
+    """The changes that a message announces, and the number of the message's records that announce no change."""
 
     events: tuple[Event, ...]
     ignored: int

@@ -4,8 +4,8 @@ The key is `{shard}-{milliseconds}-{random}.{slots}`. One scan lists all shards 
 shard first, and reads only segments with wanted slots.
 
 The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if its value is the
-default, or the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have
-equal bytes. So a writer that finds its own bytes knows that its write was applied.
+default value, or equals the value for the whole segment. Trailing nulls are left out. `write` is random, so that no two
+writes have equal bytes. So a writer that finds its own bytes knows that its write was applied.
 """
 
 import json
@@ -87,7 +87,7 @@ def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
 
 
 def parts_of(sizes: Sequence[int]) -> Iterator[slice]:
-    """Divides the entries of a reservation into segments. `sizes`: bytes of the entries' rows."""
+    """Divides the entries of a reservation into segments. `sizes`: the size of each entry's row, in bytes."""
     start = total = 0
     for place, size in enumerate(sizes):
         if place > start and (place - start == ENTRIES_MAX or total + size > BYTES_MAX):

@@ -66,8 +66,8 @@ class Shards:
         wanted: Callable[[str], bool] | None = None,
         known: dict[str, Record] | None = None,
     ) -> Iterator[Segment]:
-        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan. `known`
-        as in `scan_name`.
+        """The shard's segments in the topic's epoch, if their keys are `wanted`; old segments first. One scan. `known`:
+        see `scan_name`.
         """
         found = self.scan_name(topic.name, shard_prefix(shard), wanted=wanted, known=known)
         return (segment for segment in found if segment.place.epoch == topic.epoch)
@@ -85,10 +85,10 @@ class Shards:
         wanted: Callable[[str], bool] | None = None,
         known: dict[str, Record] | None = None,
     ) -> Iterator[Segment]:
-        """The segments of all topics that ever had this name, so of all epochs. One scan.
+        """The segments of all topics that ever had this name, so the segments of all epochs. One scan.
 
-        `known`: the records of the caller's last scan, by key. This scan reads only changed records, if the queue is on
-        a bucket, and replaces `known` by its own records.
+        `known`: the records of the caller's last scan, by key. If the queue is on a bucket, this scan reads only
+        changed records. The scan replaces the content of `known` by its own records.
         """
         before = dict(known or {})
         if known is not None:
@@ -107,13 +107,13 @@ class Shards:
         return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
 
     def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
-        """Edits a segment, again after each conflict. Returns None if the segment does not exist. Does not write an
-        unchanged segment.
+        """Edits a segment; repeats the edit after each conflict. Returns None if the segment does not exist. Does not
+        write an unchanged segment.
 
         `known`: the segment as the caller last read or wrote it. Returns the result of the last call of `edit`. After a
-        lost answer, the function `edit` may find that its work is done. Then the result does not contain this work, as
-        if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for each
-        conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
+        lost answer, the function `edit` may find that its work is done. In this case, the result does not contain this
+        work, as if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for
+        each conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
@@ -160,12 +160,12 @@ class Shards:
 
         The request is sent once, so space is never freed twice. If the answer is lost, the space may stay in use until
         the reconciler recounts the shard. If an entry was counted by the counter of an older generation, the `add` has
-        no effect: nobody reads this counter, and it may have been deleted.
+        no effect: nobody reads this counter, which may even have been deleted.
         """
         self.give_back_rooms(Counter(entry.place for entry in entries))
 
     def give_back_rooms(self, rooms: Mapping[Place, int]) -> None:
-        """Frees the space of some entries: `rooms` has their number by place. See `give_back`."""
+        """Frees the space of some entries. `rooms`: the number of these entries, by place. See `give_back`."""
         counters: Counter[tuple[str, str]] = Counter()
         for place, number in rooms.items():
             key = depth_key(place.epoch, place.shard, place.quota)

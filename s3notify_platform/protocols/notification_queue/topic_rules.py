@@ -16,7 +16,7 @@ A rule that can never match is refused. The reason may be:
 
 Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
 alternatives, ends with plain characters, like `.*\.json`. The contradiction is not found if the expression sets flags,
-or ends with a group or a class. It is also not found if only the length of the expression's matches contradicts the
+or ends with a group or a class. The contradiction is also not found if only the length of the matches contradicts the
 suffix. Matches that are too long for a key are noticed only by their plain characters at both ends:
 `[a-z]{1000}[a-z]{100}` is accepted.
 """
@@ -89,14 +89,15 @@ class Rule:
     """Selects some changes of a topic: the changes that match every field that is set."""
 
     id: str = ""
-    """The `configurationId` of matching records. If it is empty, records get the sender's id, or else the topic's name.
+    """The `configurationId` of matching records. If the id is empty, records get the sender's id, or else the topic's
+    name.
     """
     bucket: str = ""
     prefix: str = ""
     suffix: str = ""
     regex: str = ""
-    """A regular expression that must match the whole key, as in Ceph. It has RE2 syntax, so that matching takes linear
-    time.
+    """A regular expression that must match the whole key, as in Ceph. The expression has RE2 syntax, so that matching
+    takes linear time.
     """
     events: tuple[str, ...] = ()
     """Names like ObjectCreated:Copy, or ObjectCreated:* for all events of this kind; empty: all events."""
@@ -191,7 +192,7 @@ def _named(name: str, wanted: str) -> bool:
 
 
 def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
-    """The reason why no key can have this prefix and this suffix, and also match `regex`; "" if one may exist."""
+    """The reason why no key can have this prefix and suffix, and also match `regex`; "" if such a key may exist."""
     shortest = _shortest(prefix.encode(), suffix.encode())
     if shortest > MAX_KEY_BYTES:
         return f"by its prefix and suffix, a key has {shortest} bytes or more, but may have only {MAX_KEY_BYTES} bytes"
@@ -213,7 +214,7 @@ def _shortest(begin: bytes, end: bytes) -> int:
 
 
 def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
-    """Yields each alternative of the whole expression, and the text in which all its matches end ("" if unknown)."""
+    """Yields each alternative of the whole expression, with the end that all its matches share ("" if unknown)."""
     _pattern(regex)  # refuses invalid expressions, for which the tokens below are wrong
     if "\\Q" in regex or re.search(r"\(\?(?!:|P?<)", regex):
         yield regex, ""
@@ -231,8 +232,9 @@ def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
 
 
 def _may_begin(regex: str, prefix: str, suffix: str) -> bool:
-    """True if a key with this prefix may match, and has room for this suffix. The result False is certain. It follows
-    from the range of all matching texts: all of them begin with the characters that both ends of the range share.
+    """True if a key with this prefix may match, and has room for this suffix. The result False is certain. The result
+    follows from the range of all matching texts: all of them begin with the characters that both ends of the range
+    share.
     """
     try:
         low, high = _pattern(regex).possiblematchrange(2 * MAX_KEY_BYTES)

@@ -128,7 +128,8 @@ class TopicSettings:
         ),
     ] = True
     endpoint: str = ""
-    """Target and method of pushes, as JSON, for the process that sends them. If it is empty, the topic is pulled."""
+    """Target and method of pushes, as JSON, for the process that sends them. If this setting is empty, the topic is
+    pulled."""
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
@@ -141,7 +142,9 @@ def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
 
 
 def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
-    """True if topics of both settings may receive the same change, judged by bucket and prefix, not by single rules."""
+    """True if topics with these two settings may receive the same change. Only bucket and prefix are compared, not the
+    rules.
+    """
     if any(not each.rules and each.without_rules == "none" for each in (one, other)):
         return False
     buckets = {one.bucket, other.bucket} - {""}
@@ -193,8 +196,8 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
 
 
 def check_for_source(name: str, settings: TopicSettings, signals: str) -> None:
-    """Raises `UsageError` if the source of this topic would miss changes. It would miss them if the topic delivers its
-    entries to an endpoint, or if writers of the topic signal in another way than the source expects.
+    """Raises `UsageError` if the source of this topic would miss changes. The reason may be that the topic's entries
+    are delivered to an endpoint, or that writers of the topic signal in another way than the source expects.
     """
     if settings.endpoint:
         raise UsageError(

@@ -3,27 +3,28 @@
 After a read of the topics, a writer relies on the result for `TOPICS_KNOWN_SECONDS` (`KnownTopics`). The writer counts
 this time from the start of the read, by its own clock. So a client that changes something on which writers rely must
 wait until that time is over. After the client has seen the changed record, the client waits `CLOCK_SKEW` times as long,
-by its own clock. Then it acts on the change. Any client may repeat the wait: nothing is stuck if one client is killed.
+by its own clock. Then the client acts on the change. Any client may repeat the wait, so nothing is stuck if one client
+is killed.
 
     - Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
       wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards,
       so it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without
       any reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended.
     - Changed bucket, prefix, rules or persistence. Writers may still rely on the topic's former keys, or on the fact
-      that it had no queue. `update` waits until all writers know the new settings. Until then, the creation of another
-      topic also waits, because the creator cannot tell which keys writers have reserved.
+      that the topic had no queue. `update` waits until all writers know the new settings. Until then, the creation of
+      another topic also waits, because the creator cannot tell which keys writers have reserved.
     - Deletion. Until the wait has ended, reservations in the topic are granted, nothing of the topic is removed, and
       its name is not used again. So the deletion finds all entries of the topic. A later commit of such an entry
       returns `Expired`.
-    - Renewal. This is a deletion whose last write does not remove the topic's record, but replaces it by the new topic.
-      So the record has the settings at each moment. The next renewal, or the next `create` of the topic, finishes an
-      interrupted renewal. Until then, the record already has the new settings, but writers may still rely on the former
-      keys. So the creation of another topic waits, as for changed rules.
+    - Renewal. A renewal is a deletion whose last write does not remove the topic's record, but replaces it by the new
+      topic's record. So there is always a record with the settings. The next renewal, or the next `create` of the
+      topic, finishes an interrupted renewal. Until then, the record already has the new settings, but writers may still
+      rely on the former keys. So the creation of another topic waits, as for changed rules.
     - Recount of a shard. Until the wait has ended, a reservation may use space that was counted by the former counter
       of the shard. Afterwards, the base (the number of older entries) shrinks, and the former counters are removed
       (`reconciler`).
-    - Lower capacity. Writers reserve space up to the former capacity for a while. This space is counted like any other,
-      and nothing relies on the lower capacity.
+    - Lower capacity. Writers reserve space up to the former capacity for a while. This space is counted like any other
+      space, and nothing relies on the lower capacity.
     - Higher capacity, or lower base. Writers know only a part of the free space for a while. So the topics are read
       again before a reservation is refused.
     - Lower `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
@@ -80,8 +81,8 @@ class Topics:
 
     @property
     def outdated_seconds(self) -> float:
-        """The length of a wait, on any process's own clock, after which no writer relies on topics that it read before
-        the wait.
+        """The seconds to wait, on any process's own clock, until no writer relies on topics that it read before the
+        wait.
         """
         return self.known_seconds * CLOCK_SKEW
 
@@ -205,9 +206,10 @@ class Topics:
         return self._waited_out(self.change(name, change))
 
     def pause(self, name: str, *, paused: bool = True) -> Topic:
-        """Pauses or resumes the deliveries of a topic, from the next heartbeat of its owners. Cost: 2 requests.
+        """Pauses or resumes the deliveries of a topic. The topic's owners notice this at their next heartbeat. Cost: 2
+        requests.
 
-        While the topic is paused, entries stay, new entries are accepted, and no attempts or time are used up.
+        While the topic is paused, entries stay, new entries are accepted, and neither attempts nor time are used up.
         `UsageError` if the topic is pulled, or not persistent.
         """
 
@@ -238,17 +240,18 @@ class Topics:
             _, record = self._updates.change(TOPICS, name, decide)
         finally:
             self.changes += 1  # rises after an error, too: nobody may rely on a read from before the change
-        assert record is not None, "this changes a topic, and never removes it"
+        assert record is not None, "a change of a topic never removes the topic"
         return decode_topic(record)
 
     def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
         """Deletes the topic with all its pending entries and dead letters; `NotFoundError` if it does not exist.
 
-        `user`: the topic is deleted for this user. A topic that also serves other tables stays, and serves only the
-        other tables. A topic that serves only other tables raises `UsageError`. `served=False`: a topic that serves any
-        table raises `UsageError`. After the call has returned, or as soon as another topic of the name exists, the
-        commit of an earlier reservation returns `Expired`. To finish an interrupted deletion, call `delete` again or
-        create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each record.
+        `user`: the topic is deleted for this user. If the topic also serves other tables, the topic stays, and serves
+        only the other tables. A topic that serves only other tables raises `UsageError`. `served=False`: a topic that
+        serves any table raises `UsageError`. After the call has returned, or as soon as another topic of the name
+        exists, the commit of an earlier reservation returns `Expired`. To finish an interrupted deletion, call `delete`
+        again or create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each
+        record.
         """
 
         def mark(topic: Topic | None) -> Topic:
@@ -287,8 +290,8 @@ class Topics:
         return self._waited_out(found)
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Removes all records of this epoch. Then removes the topic's own record, or replaces it by a new topic
-        (`Topic.renews`). Any number of callers may call this method, and repeat it.
+        """Removes all records of this epoch. Then removes the topic's own record, or replaces it by the record of a new
+        topic (`Topic.renews`). Any number of callers may call this method, and repeat it.
 
         First waits until no writer knows the topic. So the call finds every entry that a writer was granted.
         """
@@ -339,9 +342,11 @@ def check_change(topic: Topic, settings: TopicSettings) -> None:
             "sent to an endpoint: create another topic for the endpoint"
         )
     if topic.paused and not settings.persistent:
-        raise UsageError(f"topic {name!r} is paused, and its queue keeps its changes: resume it first")
+        raise UsageError(f"topic {name!r} is paused, and its queue keeps the changes: resume it first")
     if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
-        raise UsageError(f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it")
+        raise UsageError(
+            f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete the topic and create it again"
+        )
 
 
 def check_unserved(topic: Topic) -> None:

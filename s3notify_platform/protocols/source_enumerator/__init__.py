@@ -3,15 +3,15 @@
 The design follows the S3 source of RisingWave (its RFC).
 
 Steps
-    1. After the topic of a source exists, the source's first batch lists the bucket (`Enumerator.versions`; a large
-       bucket in several concurrent `Chain`s). From then on, nothing is listed: the topic's entries name the changed
-       keys. A HEAD finds the current version of each key (`Enumerator.current`). A writer reads the list of topics
-       after its write, so every change is in the listing or in the topic.
-    2. `changes_of_slot` compares the versions found with the slot's committed state. A key that is not in the state, or
-       has another ETag, is a split to read. If an object was not read to its end, its reading continues at the offset.
-       A key that is in the state, but not in the bucket, has left.
+    1. As soon as the topic of a source exists, the source's first batch lists the bucket (`Enumerator.versions`). A
+       large bucket is listed by several concurrent `Chain`s. From then on, nothing is listed: the topic's entries name
+       the changed keys. A HEAD finds the current version of each key (`Enumerator.current`). A writer reads the list of
+       topics after its write, so every change is found by the listing, or has an entry in the topic.
+    2. `changes_of_slot` compares the versions found with the slot's committed state. A key becomes a split to read if
+       it is not in the state, or has another ETag. If an object was not read to its end, its reading continues at the
+       stored offset. A key has left if it is in the state, but not in the bucket.
     3. `cut_to_bytes` limits the work to what one round may read. `parts_of` cuts a large object into parts for tasks.
-       `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs.
+       `assign` divides the splits among tasks by their bytes. `assign_slots` gives slots to parallel runs.
     4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
     5. Entries are removed after a commit that includes their changes.
 
@@ -20,9 +20,9 @@ Storage (partition / key; JSON)
                             that a stream has enumerated, and failed slots with their attempts (`RescanBacklog`)
 
 Invariants
-    - An object version is identified by key and ETag, never by the key alone, and never by LastModified. An object
-      version that is planned twice is committed once: the state of the commit decides. So entries may come twice, late,
-      and in any order.
+    - An object version is identified by key and ETag, never by the key alone, and never by LastModified. If an object
+      version is planned twice, it is committed only once, because the state in the commit decides. So entries may come
+      twice, late, and in any order.
     - An entry is removed only after the commit of a plan that was made while the entry existed.
     - If an object changes after it was enumerated, its read under If-Match fails. The entry of the later change causes
       another read.
@@ -33,7 +33,7 @@ Invariants
 
 Limits
     - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. If a slot has more
-      changes, its `SlotChanges` are `complete=False`. The slot is planned again after its commit.
+      changes, its `SlotChanges` have `complete=False`. The slot is planned again after its commit.
     - The signal of a queueing writer may hide the signal of an unqueued writer, until the unqueued writer signals
       again. After an unqueued writer was seen, every signalled slot is listed for `UNQUEUED_SECONDS`. The sweep finds
       the changes whose signals were hidden.
@@ -41,7 +41,7 @@ Limits
 Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names, unless `Choice` excludes
 the key.
 
-The protocol differs from the original in these points: overwrites, deletions and emptied objects are changes like any
+The protocol differs from the original in several points. Overwrites, deletions and emptied objects are changes like any
 other. Notifications are removed when they are committed, not when they are read. Ranges of slots do not overlap.
 
 Reading order: chosen_objects, enumerator, assignment, parallel_listing, rescan.

@@ -1,6 +1,6 @@
 """Assignment of slots to readers: contiguous ranges, balanced, with the fewest moves when anything changes.
 
-Balanced: without a `previous` assignment, the largest load is the least that contiguous ranges allow (`best`). With a
+Balanced: without a `previous` assignment, the largest load is as small as contiguous ranges allow (`best`). With a
 previous assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound,
 the result is one in which the fewest slots change their reader. In return, the loads are less equal. A new reader may
 get few slots, if the loads of the other readers were already within the bound.
@@ -60,8 +60,8 @@ def assign_slots(
     A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of`, all loads are equal.
     `previous` is kept as far as possible. Readers are numbered from 0, in the same way in both assignments. A reader of
     `previous` whose number is not below `readers` has left. The same arguments give the same result. The call takes
-    some milliseconds; with `previous`, it takes up to a second for 1000 slots and 64 readers. Use this function between
-    batches, not within a batch.
+    some milliseconds; with `previous`, the call takes up to a second for 1000 slots and 64 readers. Use this function
+    between batches, not within a batch.
 
     `UsageError`: `readers` is below 1, or `previous` is not contiguous.
     """
@@ -95,7 +95,7 @@ def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
 
 
 def _least_largest(sums: Sequence[int], count: int) -> int:
-    """The smallest limit for which `count` contiguous ranges can hold all slots, and no range has a load above it."""
+    """The least possible value of the largest load if `count` contiguous ranges contain all slots."""
 
     def fits(limit: int) -> bool:
         place = 0

@@ -83,11 +83,12 @@ class Choice:
 
     @property
     def needs_meta(self) -> bool:
-        """True if the choice depends on more than an object's key. Then each entry with a chosen key costs a HEAD.
+        """True if the choice depends on more than an object's key. In this case, each entry with a chosen key costs a
+        HEAD.
 
-        A new condition needs care: if an overwrite can make a chosen object unchosen, a batch by entries treats the
-        object as deleted, and `on_delete` decides about its old rows. An overwrite never makes an object unchosen by
-        `modified_after`.
+        A new condition by which an overwrite can make a chosen object unchosen needs care. A batch by entries would
+        treat such an object as deleted, and `on_delete` would decide about its old rows. An overwrite never makes an
+        object unchosen by `modified_after`.
         """
         return self.modified_after is not None
 
@@ -116,7 +117,7 @@ class Choice:
         ]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
-        """True if it is certain that no key is the platform's own, and that no key is left out as hidden.
+        """True if certainly no key is the platform's own, and no key is left out as hidden.
         Tests many keys together, because a listing has millions of keys.
         """
         start = len(self.prefix)

@@ -52,7 +52,7 @@ class ObjectVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnchosenObject:
-    """An existing object that the source does not choose, although it chooses the object's key."""
+    """An existing object whose key is chosen, although the object itself is not chosen."""
 
     slot: Slot
     key: str
@@ -63,9 +63,9 @@ class UnchosenObject:
 class Split:
     """The part of an object version that one task reads: the records that begin at or after `start`, and before `end`.
 
-    `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start` is
-    the number of records to skip, and `end` is not used. The split ends with the record at which its decoded bytes
-    reach `limit_bytes`. If `limit_bytes` is 0, the split ends with the object.
+    `by_record`: the object can only be read from its beginning, because it is compressed or encoded. For such an
+    object, `start` is the number of records to skip, and `end` is not used. The split ends with the record at which the
+    decoded bytes of the split reach `limit_bytes`. If `limit_bytes` is 0, the split ends with the object.
     """
 
     version: ObjectVersion
@@ -76,7 +76,7 @@ class Split:
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes of the object that a task reads for this split, at most."""
+        """The maximum number of bytes of the object that a task reads for this split."""
         return self.version.size if self.by_record else min(self.end, self.version.size) - self.start
 
 
@@ -86,11 +86,11 @@ class ObjectState:
 
     Reading continues at `offset`. The offset is a number of bytes, or of records if the object is read `by_record` (see
     `Split`). If `reach_end` is true, the object was read to its end. The object's rows and rejects are in files of the
-    generations `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. The other fields
-    still describe the parts of this version that were read. An object in quarantine is not read further until it
-    changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has
-    removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read
-    again, although it has not changed.
+    generations `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. If the object is in
+    quarantine, the other fields still describe the parts of this version that were read. An object in quarantine is not
+    read further until it changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the
+    bucket's lifecycle has removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the
+    object must be read again, although it has not changed.
     """
 
     key: str
@@ -160,10 +160,10 @@ def changes_of_slot(
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
     `touched`: the keys that were looked up; None: all keys of the slot. A key that was looked up but not found has
-    left. The object of a `pending` key is read further, from the offset that was reached. If that object was read to
-    its end, it is read again, even with the same ETag. `stale` keys are read again. `expired` keys were removed by the
-    bucket's lifecycle. `stays`: returns true for the state of a key that counts as present even if no version was
-    found.
+    left. The object of a `pending` key is read further, from the offset that was reached. If the object of a `pending`
+    key was read to its end, it is read again, even with the same ETag. `stale` keys are read again. `expired` keys were
+    removed by the bucket's lifecycle. `stays`: returns true for the state of a key that counts as present even if no
+    version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -245,7 +245,7 @@ def assign(sizes: Sequence[int], tasks: int) -> list[int]:
 
 
 def head_or_listed(store: ObjectStore, key: str) -> ObjectMeta | None:
-    """The object by HEAD. If the HEAD is refused, the object by LIST, so without metadata. `RefusedError`: both are
+    """The object by HEAD. If the HEAD is refused, the object by LIST, without its metadata. `RefusedError`: both are
     refused. Cost: 1 HEAD, and 1 LIST if the HEAD is refused.
     """
     try:
@@ -264,7 +264,7 @@ class Enumerator:
         self._slots = check_slot_count(slots)
 
     def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Every chosen object whose slot is wanted, as a stream that has one page in memory at a time.
+        """Every chosen object whose slot is wanted, as a stream. Only one page at a time is in memory.
 
         Cost: one LIST for each 1000 objects of the prefix.
         """

@@ -9,12 +9,12 @@ Steps
     3. Before a chain ends at a cut, the chain LISTs after the cut. This LIST must begin with the keys that come next in
        the chain's own listing. If the check fails, the chain continues past that cut.
 
-Why the result is complete. Take a key that exists all the time, and the last cut before it in the server's order. The
-chain from that cut finds no other cut before the key, so this chain reaches the key. This argument needs no knowledge
-of the order of keys or cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. The argument has
-one condition: a LIST with `start_after` continues with the keys that follow in the server's own listing. A cut at which
-this condition does not hold is omitted by step 1, or skipped by step 3. So if a server ignores `start_after`, or
-includes the key of `start_after` again, the prefix is listed in one chain.
+Why the result is complete. Take a key that exists all the time, and the last cut before this key in the server's order.
+The chain from that cut finds no other cut before the key, so this chain reaches the key. This argument needs no
+knowledge of the order of keys or cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. The
+argument has one condition: a LIST with `start_after` continues with the keys that follow in the server's own listing. A
+cut at which this condition does not hold is omitted by step 1, or skipped by step 3. So if a server ignores
+`start_after`, or includes the key of `start_after` again, the prefix is listed in one chain.
 
 If a cut is removed or skipped during the listing, the keys after it are listed twice. The caller must accept these
 duplicates.
@@ -33,7 +33,7 @@ from s3notify_platform.kernel.parallel import in_parallel, readers
 from s3notify_platform.kernel.ports import ListedColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
-"""Number of keys after a cut that are compared before one chain leaves the following keys to another chain."""
+"""The number of keys after a cut that a chain compares before it leaves the following keys to another chain."""
 
 
 def quantiles(sample: Iterable[str], parts: int) -> list[str]:

@@ -1,6 +1,7 @@
-"""State of a source besides its commits: the slots that wait for a rescan, and the slots that have failed.
+"""The state of a source that is not in its commits: the slots that wait for a rescan, and the slots that have failed.
 
-The state is one JSON record, changed by compare-and-set. Every change is idempotent, so a write in doubt is repeated.
+The state is one JSON record, changed by compare-and-set. Every change is idempotent, so a write whose outcome is
+unknown is repeated.
 """
 
 import json
@@ -39,7 +40,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescans:
-    """Slots that need a rescan, each with the serial number under which it was last added."""
+    """Slots that need a rescan, each with the serial number of its last addition."""
 
     slots: Mapping[Slot, int] = field(default_factory=dict)
     unqueued_ms: int = 0

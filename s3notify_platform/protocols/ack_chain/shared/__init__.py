@@ -18,16 +18,16 @@ Steps
        compare-and-set. If several threads stamp one chain at the same time, one thread sends all these stamps together.
     3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain can be distinguished
        from an unknown chain.
-    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
-       between.
+    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked between
+       the two steps.
 
 Storage
     (partition, tag)                           JSON: the XOR, the status, the names of all children and of the
                                                missing children, seed, payload, digests of applied operation ids.
                                                `stores/dynamodb/xor_ack_table.py` keeps this JSON in an item of its own
 
-Invariants: the chains have the invariants of `AckChains`. After a write in doubt, the record is read before any result
-is returned.
+Invariants: the chains have the invariants of `AckChains`. After a write whose outcome is unknown, the record is read
+before any result is returned.
 
 Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the npm

@@ -1,8 +1,8 @@
 """Pure functions for the change that each operation makes to a record.
 
-A plan returns the record to write (None: no change), and the result for its caller. After a write that was refused or
-is in doubt, the plan is called again with the current record. So each plan must recognise its own earlier attempts.
-`combine` joins the plans of several callers into one write.
+A plan returns the record to write (None: no change), and the result for its caller. If the write was refused, or if its
+outcome is unknown, the plan is called again with the current record. So each plan must recognise its own earlier
+attempts. `combine` joins the plans of several callers into one write.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ class Stamp:
     """A stamp on the chain `tag`: the children that it ends and begins, and the digest of its operation id.
 
     `raw` is the caller's own XOR; if it is None, the children's stamps are derived from the chain's seed. `expires_ms`:
-    the expiry of the tombstone, for the case that this stamp is the last one.
+    the expiry of the tombstone if this stamp is the last one.
     """
 
     tag: str

@@ -86,9 +86,9 @@ class SharedChains:
     ) -> ChainState:
         """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
-        `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: replaces a
-        chain that has ended, as the npm package does; `TagExists` only if the tag's chain is open. Stamps name only the
-        tag, so late stamps of the old chain count in the new chain. `reuse` takes up to 2 more requests.
+        `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse` also replaces a
+        chain that has ended, as the npm package does, so `TagExists` is raised only if the tag's chain is open. Stamps
+        name only the tag, so late stamps of the old chain count in the new chain. `reuse` takes up to 2 more requests.
         """
         check_new(stamp)
         if children and xor_all(children.values()) != stamp:
@@ -230,8 +230,8 @@ class SharedChains:
                 outcome = self._updates.replace(self._partition, tag, value, expected=old.version)
         if isinstance(outcome, Stored):
             return opened
-        # After a write in doubt, the chain in the store may be the one that this call created; others may have stamped
-        # it already.
+        # After a write whose outcome is unknown, the chain in the store may be the chain that this call created. Others
+        # may have stamped this chain already.
         found = outcome.record
         if found is not None and decode(tag, found.value).identity == chain.identity:
             return opened

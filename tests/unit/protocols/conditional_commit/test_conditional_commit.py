@@ -117,7 +117,7 @@ def test_the_outcome_is_unknown_if_a_write_in_doubt_was_applied_and_replaced(sto
         return looking(path)
 
     store.head = replace_then_head
-    with pytest.raises(UnknownOutcomeError, match="in doubt"):
+    with pytest.raises(UnknownOutcomeError, match="outcome of an attempt is unknown"):
         commit.put_if_match(PATH, b"1", etag)
     assert methods(faulty) == ["put", "head"]
 
@@ -257,7 +257,7 @@ def test_the_outcome_of_a_delete_in_doubt_is_unknown_if_the_object_does_not_exis
     """
     etag = NativeCommit(store).put_if_absent(PATH, b"1").etag
     commit, faulty = commit_over(store, at("delete", Fault.LOST))
-    with pytest.raises(UnknownOutcomeError, match="in doubt"):
+    with pytest.raises(UnknownOutcomeError, match="outcome of an attempt is unknown"):
         commit.delete_if_match(PATH, etag)
     store.put(PATH, b"1")
     commit, faulty = commit_over(store, at("delete", Fault.REFUSED))
