@@ -5,7 +5,7 @@ from typing import Final
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
 
 SCANNED_MAX: Final = 500
-"""A topic with more entries is not scanned."""
+"""Maximum number of entries of a topic that is scanned."""
 
 
 def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float]:

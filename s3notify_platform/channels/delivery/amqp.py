@@ -133,7 +133,7 @@ class AmqpPush(PooledPush):
         _end(opened.connection)
 
     def _open(self, deadline: float) -> _Opened:
-        """A channel of a kept connection that still works, or else of a new connection."""
+        """A channel of a kept connection, if this connection still works, or of a new connection."""
         while self._clock.monotonic() < deadline and (kept := self._kept()) is not None:
             since, connection = kept
             with suppress(AMQPError, OSError, ValueError):

@@ -17,10 +17,10 @@ from s3notify_platform.kernel.clock import Clock, backoff_seconds
 
 PROBE_BASE_SECONDS: Final = 0.5
 PROBE_CEILING_SECONDS: Final = 10.0
-"""An endpoint that works again is noticed within this time; each probe costs one request."""
+"""Maximum time until the worker notices that an endpoint works again. Each probe costs one request."""
 
 REFUSED_MAX: Final = 6
-"""If this many different events are refused in a row, the endpoint is at fault."""
+"""Number of different events refused in a row from which on the endpoint counts as down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

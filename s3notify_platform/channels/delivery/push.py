@@ -35,8 +35,8 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The endpoint processed the request and refused it, or the request could not be made: one of its events may be at
-    fault.
+    """The endpoint processed the request and refused it, or the request could not be made. The cause may be one event
+    of the request.
     """
 
     error: str
@@ -71,7 +71,7 @@ class Push(Protocol):
 
 
 class PooledPush:
-    """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
+    """Sends the batches of one worker to one endpoint in threads. Thread-safe. No request is sent before the first
     `post`.
 
     `once`: True if a request that the endpoint may have processed must not be sent again. `UsageError` if the worker

@@ -44,7 +44,7 @@ def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str
 def _in_file(path: Path) -> dict[str, str]:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise UsageError(f"keys file {str(path)!r}: other users may read it: chmod 600 it")
+            raise UsageError(f"keys file {str(path)!r}: other users may read it: chmod 600 this file")
         lines = [line.split() for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise UsageError(f"keys file {str(path)!r}: {error}") from error

@@ -73,10 +73,10 @@ _PARAMETERS_MAX: Final = 200
 class FrontSettings(ListeningSettings):
     """Let clients of S3, SNS and Ceph make topics and notifications, for any store behind the queue.
 
-    The front answers CreateTopic, ListTopics, GetTopic, Get- and SetTopicAttributes, DeleteTopic, and Put, Get and
-    DeleteBucketNotificationConfiguration for --bucket, with filters by prefix, suffix and, as in Ceph, regex, metadata
-    and tags. Requests are signed (version 4) with the key in S3NOTIFY_FRONT_KEY_ID and S3NOTIFY_FRONT_SECRET, or with a
-    key in --keys-file.
+    The front answers CreateTopic, ListTopics, GetTopic, GetTopicAttributes, SetTopicAttributes and DeleteTopic. For
+    --bucket, it also answers Put-, Get- and DeleteBucketNotificationConfiguration. Filters are by prefix and suffix
+    and, as in Ceph, by regex, metadata and tags. Requests are signed (version 4) with the key in S3NOTIFY_FRONT_KEY_ID
+    and S3NOTIFY_FRONT_SECRET, or with a key in --keys-file.
 
     \b
       aws --endpoint-url https://HOST:8087 sns create-topic --name hooks \\
@@ -91,7 +91,7 @@ class FrontSettings(ListeningSettings):
     """  # noqa: D301 - \b is click's mark
 
     key_id_env: Annotated[str, About("Environment variable with the id of a key")] = "S3NOTIFY_FRONT_KEY_ID"
-    secret_env: Annotated[str, About("Environment variable with that key's secret")] = "S3NOTIFY_FRONT_SECRET"  # noqa: S105 - a variable's name
+    secret_env: Annotated[str, About("Environment variable with the key's secret")] = "S3NOTIFY_FRONT_SECRET"  # noqa: S105 - a variable's name
     keys_file: Annotated[
         str | None,
         About(
