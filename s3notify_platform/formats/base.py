@@ -101,7 +101,7 @@ class Format(ABC):
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """True if, by the object's key and the source's encoding, the object can be read in parts. Pure."""
+        """True if the object can be read in parts, judged by its key and the source's encoding. Pure."""
         return False
 
     def has_type(self, kind: pa.DataType) -> bool:

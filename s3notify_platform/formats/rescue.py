@@ -246,8 +246,9 @@ def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
 def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
-    """Adds to `_rescued` the values from objects' keys that do not fit their columns, and returns the changed Arrow
-    table. `index`: the number of each row's object. `mismatched`: the values by object number and column name.
+    """Adds to `_rescued` the values that come from the keys of objects and do not fit their columns. Returns the
+    changed Arrow table. `index`: the number of each row's object. `mismatched`: the values by object number and column
+    name.
     """
     place = table.schema.get_field_index(RESCUED.name)
     own = {

@@ -1,22 +1,22 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic that is
-persistent. After the event became durable, the signal of the event's slot moved, and the event was sent to the matching
-topics that are not persistent (`direct_delivery`), or counts as unsent. So the sender may drop the event. Events with
-the outcome full or unavailable must be reported again. Repeated or reordered reports do no damage: an entry only names
-the object to read.
+Guarantees. If the outcome of an event is `queued` or `duplicate`, the event is durable in every matching topic that is
+persistent. After the event became durable, the signal of the event's slot moved. The event was also sent to the
+matching topics that are not persistent (`direct_delivery`), or counts as unsent. So the sender may drop the event.
+Events with the outcome `full` or `unavailable` must be reported again. Repeated or reordered reports do no damage: an
+entry only names the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If all steps of an event are
 among the last `MEMORY` steps of this process, the event is dropped. A step is the entry in one topic, the signal in one
 keyspace, or the direct delivery. Each step is remembered on its own, so a full topic causes no second entry in other
-topics. A topic that is not persistent gets an event again if the event is reported to another process, or after its
-steps were forgotten. An event without a sequencer never counts as a duplicate. Otherwise the last change would be
-missed if an object changes from A to B and back to A. An event with an older sequencer is not dropped either.
-Sequencers come from the clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes of a
-sequencer in little-endian order. So the event with the smaller sequencer may be the later change.
+topics. A topic that is not persistent gets an event again if the event is reported to another process, or after this
+process has forgotten the event's steps. An event without a sequencer never counts as a duplicate. Otherwise, after an
+object changes from A to B and back to A, the last change would be missed. An event with an older sequencer is not
+dropped either. Each sequencer comes from the clock of one gateway, but MinIO and Ceph run several gateways. Ceph also
+writes the bytes of a sequencer in little-endian order. So the event with the smaller sequencer may be the later change.
 
-Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
-keyspace s + 1 PUTs.
+Requests for a batch of n events in s slots: 1 scan of the topics, the requests of `push_many` for each topic, and s + 1
+PUTs for each keyspace.
 """
 
 import json
@@ -105,7 +105,7 @@ class _Report:
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Records a failure. If there are several, an outcome that requires another report has precedence."""
+        """Records a failure. After several failures, an outcome that requires another report has precedence."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -123,8 +123,8 @@ class _Retry:
 class _Memory:
     """The last steps, each with its tick: a number that rises with each call of `tick`. Thread-safe.
 
-    An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
-    with a greater tick was sent after the entry became durable.
+    An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So if the
+    signal's tick is greater than the entry's tick, the signal was sent after the entry became durable.
     """
 
     def __init__(self, limit: int) -> None:
@@ -408,17 +408,17 @@ def _identity(event: Event) -> bytes | None:
 def _unfit(event: Event) -> str:
     """The reason why no topic can take the event; empty if the event is valid."""
     if reason := unaddressable(event.key):
-        return f"S3 clients cannot address its key: {reason}"
+        return f"S3 clients cannot address the event's key: {reason}"
     if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > FIELD_MAX:
-        return f"its ETag, sequencer or event name has more than {FIELD_MAX} characters"
+        return f"the event's ETag, sequencer or name has more than {FIELD_MAX} characters"
     if len(event.version_id) > VERSION_MAX or len(event.configuration_id) > CONFIGURATION_MAX:
         return (
-            f"its version id has more than {VERSION_MAX} characters, or its configuration id more than "
+            f"the event's version id has more than {VERSION_MAX} characters, or its configuration id has more than "
             f"{CONFIGURATION_MAX}"
         )
     if not f"{event.version_id}{event.configuration_id}".isprintable():
-        return "its version id or configuration id has unprintable characters"
+        return "the event's version id or configuration id has unprintable characters"
     plain = f"{event.etag or ''}{event.sequencer}{event.name}".isascii()
     if not plain or not 0 <= (event.size or 0) < 2**63:
-        return "its ETag, sequencer, event name or size is invalid"
+        return "the event's ETag, sequencer, name or size is invalid"
     return ""

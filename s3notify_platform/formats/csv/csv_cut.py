@@ -131,7 +131,7 @@ class Dialect:
         if end == len(record):
             return ""
         if record[end] == RETURN:
-            return "a carriage return stands alone: end lines with a line feed, or with both"
+            return "a carriage return without a line feed: end lines with a line feed, or with both"
         return "a quote is not closed, or has text behind it"
 
     @cached_property
@@ -293,8 +293,8 @@ def _scanned_breaks(
             continue
         end = dialect.record_end(body, begin, len(body))
         while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
-            # A lone carriage return joins the text before and behind this byte to one malformed record. Quoted line
-            # ends behind this byte do not end the record.
+            # A lone carriage return joins the text before it and the text behind it to one malformed record. Quoted
+            # line ends in the text behind it do not end the record.
             end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break

@@ -85,8 +85,8 @@ class Csv(TextFormat):
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`.
 
-        The result is false, too, if the dialect is not `simple`: then a reader cannot find a record's start from the
-        middle of an object.
+        The result is also false if the dialect is not `simple`, because a reader then cannot find a record's start from
+        the middle of an object.
         """
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
