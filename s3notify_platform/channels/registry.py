@@ -1,4 +1,4 @@
-"""The services of a queue by name: inlets, which receive changes, and outlets, which deliver them.
+"""The services of a queue by name: inlets, which receive changes, and outlets, which deliver the changes.
 
 A new service needs a file, and an item in `SERVICES`. The file defines the service's settings: a subclass of
 `ServiceSettings` whose method `build` makes the service. An inlet that reads S3's event messages from a message queue

@@ -4,8 +4,8 @@ Guarantees. For any content, memory is a few chunks, because data is decompresse
 zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Time has a limit, too: an object is
 decompressed to at most `most_decoded` bytes. Concatenated members are read one after the other, and zeros between
 members are skipped. A stream that is truncated, damaged or too long returns everything before the damage or limit, then
-raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their own record: such bytes
-become invalid UTF-8, which every format rejects.
+raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only the record that contains them:
+such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy, so these bytes show the
@@ -331,7 +331,7 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:
-    """True if `frame`, behind the byte `kind`, is a frame of data with the right checksum."""
+    """True if `frame`, which follows the byte `kind`, is a frame of data with the right checksum."""
     with suppress(cramjam.DecompressionError):
         return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
     return False

@@ -2,8 +2,8 @@
 method.
 
 The types of columns are inferred as in CSV, and values are converted as in CSV: an empty text is null, except in a
-string column. A field that a record lacks is null. `TextFormat` adds compression, encodings, splits and limits; a
-malformed record goes to quarantine.
+string column. A field that a record lacks is null. `TextFormat` adds compression, encodings, splits and limits, and
+puts malformed records into quarantine.
 """
 
 from abc import abstractmethod

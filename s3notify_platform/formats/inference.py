@@ -28,9 +28,9 @@ def infer(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema 
     None if there is no column.
 
     The types that a column has in `schemas` are joined to one type by the rules of this module. Values that do not fit
-    this type are rejected later. Types that Spark lacks become their nearest wider type; columns that are always null
-    become strings. A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`, regardless
-    of case. Records with a value in such a column are rejected or rescued later.
+    this type are rejected later. A type that Spark lacks becomes the nearest wider type of Spark. Columns that are
+    always null become strings. A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`,
+    regardless of case. Records with a value in such a column are rejected or rescued later.
     """
     found = joined(schemas, taken)
     return found and pa.schema([column.with_type(_filled(column.type)) for column in found])
@@ -107,8 +107,8 @@ _TIMES: Final = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
 _DIGITS_IN_DOUBLE: Final = (20, 18)
 """Maximum numbers of digits before and after the point. A decimal within these limits becomes double beside a double.
 
-An integer of 64 bits is within the limits, and becomes double beside a double, too. So the order in which these three
-types are joined does not matter.
+An integer of 64 bits is also within the limits, and also becomes double beside a double. So the order in which these
+three types are joined does not matter.
 """
 
 

@@ -52,7 +52,7 @@ class Target:
 
     `inferred`: true if `schema` was inferred. Then fields that `schema` lacks must not be dropped. `rescue`: true if a
     value that does not fit goes to `_rescued`, the last column. Without `rescue`, the record is a reject. `size`: the
-    numbers of columns and of bytes of the stored schema. Both numbers have limits. `name`: the source's name, if its
+    stored schema's number of columns and number of bytes, which both have limits. `name`: the source's name, if its
     schema was inferred.
     """
 

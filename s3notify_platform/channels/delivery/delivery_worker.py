@@ -7,12 +7,12 @@ Guarantees
       `sequencer` of each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
-    - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
-      Entries that the killed worker was delivering may be delivered twice, with the same event ids.
-    - A worker that cannot use a topic's endpoint leaves the topic to workers that can, if there are any.
+    - Other workers take over the shards of a killed worker within 15 s (`Worker`), and of a cleanly stopped worker
+      within 2 s. Entries that the killed worker was delivering may be delivered twice, with the same event ids.
+    - A worker that cannot use a topic's endpoint leaves the topic to other workers that can use the endpoint.
 
-Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
-each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
+Requests to the queue: the requests of `Worker` every 2 s, a scan of each idle shard every `poll_seconds`, and about 10
+requests for each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
 """
 
 import re
@@ -122,7 +122,7 @@ class Delivery:
 
     def counts(self) -> Mapping[str, int]:
         """The numbers of entries delivered, failed and dead, of requests sent, of shards owned, and of topics whose
-        endpoints this worker cannot use; and the counts of the services alongside.
+        endpoints this worker cannot use. The counts of the services in `alongside` are included.
 
         `waited_ms`: milliseconds from event to delivery, added up over all delivered entries. The writer's clock gives
         the time of the event, and the worker's clock gives the time of the delivery.

@@ -74,11 +74,11 @@ class DirectDelivery:
         self._counts: Counter[str] = Counter(sent=0, unsent=0)
 
     def send(self, bucket: str, events: Iterable[Event]) -> list[bool]:
-        """Sends these changes, which have happened, to each topic that takes them and is not persistent.
+        """Sends these changes, which have already happened, to each topic that takes them and is not persistent.
 
         Returns for each event True if at least one of these topics takes the event. Raises no error of stores and
-        endpoints. Cost: 1 scan of the topics, unless they were read within the last `known_seconds`; and 1 request to
-        the endpoint for each batch of a topic's events.
+        endpoints. Cost: 1 request to the endpoint for each batch of a topic's events, and 1 scan of the topics, unless
+        they were read within the last `known_seconds`.
         """
         if not (wanted := list(events)):
             return []

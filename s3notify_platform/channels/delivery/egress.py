@@ -1,8 +1,9 @@
 """The networks that a worker may connect to for its topics. The worker connects only to addresses that were checked.
 
-The creator of a topic sets its endpoint; the operator of the worker sets the networks, by options of the worker. So a
-topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved once, and all its
-addresses must be permitted. The connection is made to a checked address, with TLS verified for the name.
+The creator of a topic sets the topic's endpoint. The operator of the worker sets the networks, by options of the
+worker. So a topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved
+once, and all its addresses must be permitted. The connection is made to a checked address, with TLS verified for the
+name.
 """
 
 import socket

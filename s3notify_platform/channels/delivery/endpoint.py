@@ -1,5 +1,5 @@
-"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. This module sends no
-requests.
+"""The endpoint of a topic: where and how the topic's entries are pushed, and the signature of requests. This module
+sends no requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).
@@ -76,7 +76,10 @@ class Endpoint:
         str, About("Name of the worker's variable with the login, S3NOTIFY_SEND_…; see `deliver --help`")
     ] = ""
     secret_env: Annotated[
-        str, About("Name of the worker's variable with the HMAC key, S3NOTIFY_PUSH_…; not the key. HTTP only")
+        str,
+        About(
+            "Name of the worker's variable with the HMAC key, S3NOTIFY_PUSH_…, not the key itself. HTTP only"
+        ),
     ] = ""
     batch_size: Annotated[
         int,
@@ -114,7 +117,8 @@ class Endpoint:
         ),
     ] = ""
     verify: Annotated[
-        bool, About("Verify the certificate; False only over HTTP, for workers that allow plain HTTP")
+        bool,
+        About("Verify the certificate; False needs an HTTP(S) endpoint, and workers that allow plain HTTP"),
     ] = True
 
     def __post_init__(self) -> None:

@@ -91,7 +91,7 @@ class HttpPush(PooledPush):
         try:
             fresh = self._connect(deadline)
         except (OSError, ValueError) as error:
-            # A kept connection ended without an answer: perhaps the endpoint has processed the events before that.
+            # A kept connection ended without an answer, but perhaps the endpoint has already processed the events.
             return Down(error=f"no connection: {described(error)}", reached=kept is not None)
         answer = self._ask(fresh, body, headers, deadline)
         return answer or _UNANSWERED

@@ -48,7 +48,7 @@ class Login:
 
 
 def login(variable: str, host: str) -> Login | None:
-    """The login for this host from this variable; None if no variable is named.
+    """Reads the login for this host from this variable; None if no variable is named.
 
     `UsageError` if the variable is not set, has an invalid form, or is for another host. The value of the variable is
     never shown.

@@ -40,7 +40,9 @@ class MessageFormat:
     single: Callable[[Entry, str], Message]
     """The message of one entry, for brokers."""
     headers: Callable[[Entry], Mapping[str, str]] | None = None
-    """HTTP headers that describe an entry; each request then has one entry. None if the format has no such headers."""
+    """HTTP headers that describe an entry, for formats with one entry in each request. None for formats without such
+    headers.
+    """
 
 
 def _records(entries: Sequence[Entry], opaque: str) -> Message:

@@ -1,4 +1,4 @@
-"""The interface of an endpoint: it sends batches, and returns an answer for each batch. Implementations: `http`,
+"""The interface `Push`: it sends batches to an endpoint, and returns an answer for each batch. Implementations: `http`,
 `amqp`, `kafka`.
 """
 
@@ -21,7 +21,7 @@ from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.protocols.notification_queue import Entry
 
 CONNECTION_SECONDS: Final = 60.0
-"""Lifetime of a connection; after that the name is resolved again, and its addresses are checked again."""
+"""Lifetime of a connection. Then the host's name is resolved again, and the addresses are checked again."""
 
 ERROR_CHARS: Final = 200
 
@@ -122,8 +122,8 @@ class PooledPush:
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
         """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together.
 
-        An unexpected error of a batch counts as a refusal of this batch alone. So the batch is split, until the entry
-        at fault is alone. Each kind of error is logged once.
+        An unexpected error of a batch counts as a refusal of this batch alone. So the batch is split until the entry
+        that causes the error is alone. Each kind of error is logged once.
         """
         try:
             return list(self._pool.map(lambda batch: self._answer(topic, batch), batches))

@@ -1,11 +1,11 @@
 """Delivery of one shard: take the entries that are due, post them, and settle each entry by the answer.
 
 Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
-A refused batch is split in halves again and again, until the event at fault is alone. The other events are delivered in
-the same turn. For a batch of n events, this costs about 2 log2(n) more requests. A batch without an answer fails as a
-whole, and its entries are sent again one by one. If the endpoint accepts nothing, its circuit opens, and the entries
-that the turn took return to the queue. Entries that the endpoint certainly did not process lose no attempt. While the
-circuit is open, only one entry at a time is taken, as a probe.
+A refused batch is split in halves again and again, until the event that causes the refusal is alone. The other events
+are delivered in the same turn. For a batch of n events, this costs about 2 log2(n) more requests. A batch without an
+answer fails as a whole, and its entries are sent again one by one. If the endpoint accepts nothing, its circuit opens,
+and the entries that the turn took return to the queue. Entries that the endpoint certainly did not process lose no
+attempt. While the circuit is open, only one entry at a time is taken, as a probe.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,7 @@ class TopicEndpoint:
 
 
 class ShardDelivery:
-    """One shard under one lease. One thread calls `turn`; any thread may use the other members."""
+    """One shard under one lease. Only one thread may call `turn`. Any thread may use the other members."""
 
     def __init__(
         self,

@@ -16,9 +16,9 @@ Each request may be sent again, for example if its answer was lost: a repeated r
 
 Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
 changes of the bucket go to the topics that this API made. The client cannot see or change other topics, nor read an
-object. A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`.
-Clients without a key get the share of connections that `http_server` describes. The bodies of their requests are read,
-within the server's bounds, because a signature covers the body, too.
+object. A worker connects to the topics' endpoints only if the worker's own `Egress` permits it, as for topics of
+`s3notify topics create`. Clients without a key get the share of connections that `http_server` describes. The bodies of
+these clients' requests are read, within the server's bounds, because a signature covers the body, too.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class FrontSettings(ListeningSettings):
     keys_file: Annotated[
         str | None,
         About(
-            "File of further keys, lines KEY_ID SECRET, that only its owner may read, like /etc/s3notify/keys"
+            "File of further keys, like /etc/s3notify/keys, with lines KEY_ID SECRET; only its owner may read the file"
         ),
     ] = None
     arn_region: Annotated[

@@ -17,9 +17,9 @@
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
 Other attributes are refused. With persistent=false, the process that announces a change also sends it to the endpoint.
-Our publisher sends the change after its write, before its call returns. An inlet sends the change before it answers the
-store. Ceph sends the change before it answers the write. Here, as in Ceph, a failed request loses the notification, but
-does not fail the write.
+Our publisher sends the change after the write, before the publisher's call returns. An inlet sends the change before it
+answers the store. Ceph sends the change before it answers the write. Here, as in Ceph, a failed request loses the
+notification, but does not fail the write.
 """
 
 from collections.abc import Mapping

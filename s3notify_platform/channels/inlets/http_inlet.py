@@ -30,8 +30,8 @@ The settings may name several variables, so that a secret can be changed without
 listens on loopback. It listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
 Posts that arrive while a batch is processed form the next batch. Ceph sends one record in each post. A batch saves
-requests: its entries are counted together, and each slot is signalled once. `GET /health` answers 200, without a
-secret, while the inlet serves.
+requests: the entries of a batch are counted together, and each slot is signalled once. `GET /health` answers 200,
+without a secret, while the inlet serves.
 
 Setup of the sender. Ceph needs a topic with `push-endpoint` and `persistent=true`, and a notification of the bucket to
 this topic. Ceph accepts an endpoint with a password only in a request over TLS. Ceph repeats posts until they are

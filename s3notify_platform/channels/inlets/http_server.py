@@ -72,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path, query as it was sent, and headers by lower-case name.
+    """The method, the path, the query as the peer sent it, and the headers by lower-case name.
 
     If a header is repeated, only the last one is kept; but repeated headers of proxies are joined by commas.
     """
@@ -253,7 +253,7 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Counts the stranger's connection for `address` instead of its former address.
+        """Counts the stranger's connection for `address`, and no longer for the former address.
 
         Returns False if the address has too many connections. Then the connection is counted for no address.
         """

@@ -53,7 +53,7 @@ FIELD_MAX: Final = 200
 
 VERSION_MAX: Final = 1024
 CONFIGURATION_MAX: Final = 255
-"""Maximum characters of the ids of a version and of a notification configuration, as on S3."""
+"""Maximum characters of a version id and of a notification configuration's id, as on S3."""
 
 POISON_RETRY_SECONDS: Final = 60.0
 
@@ -121,7 +121,7 @@ class _Retry:
 
 
 class _Memory:
-    """The last steps, each with its tick: a number that rises with each call of `tick`. Thread-safe.
+    """The last steps, each with a tick: a number that rises with each call of `tick`. Thread-safe.
 
     An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So if the
     signal's tick is greater than the entry's tick, the signal was sent after the entry became durable.
@@ -188,7 +188,7 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
-        """Queues, signals and sends new events; returns when they are durable, or cannot be made durable now.
+        """Queues, signals and sends new events. Returns when the events are durable, or cannot be made durable now.
 
         `UsageError` for problems that only an operator can fix: a missing bucket, refused credentials.
         """
@@ -386,7 +386,7 @@ def _first_of_each(reports: Sequence[_Report]) -> list[_Report]:
 
 
 def _settle(reports: Sequence[_Report]) -> None:
-    """Fills in the outcomes of successful events; a repeated event of a batch gets the outcome of its first report."""
+    """Fills in the outcomes of successful events. If a batch repeats an event, the repetition gets its outcome."""
     first: dict[bytes, _Report] = {}
     for report in reports:
         original = first.setdefault(report.identity, report) if report.identity is not None else report

@@ -6,7 +6,7 @@ this address was sent by the client. So only text from trusted proxies is used: 
 address that does not belong to a trusted proxy. A request is counted for the proxy itself in three cases:
     - The request has neither header.
     - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
-    - The request has both headers, and they disagree: one of the headers may be the client's own.
+    - The request has both headers, and their addresses differ: the client itself may have sent one of the headers.
 """
 
 import re

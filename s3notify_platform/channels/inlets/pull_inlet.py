@@ -1,9 +1,10 @@
-"""The inlet from any message queue: receive messages, pass them to the intake, delete or hide them.
+"""The inlet for any message queue: receives messages, passes them to the intake, and deletes or hides them.
 
 Steps
     1. Messages are received while more are available, up to `GATHER` together.
     2. During the processing, a heartbeat keeps the messages hidden from other inlets.
-    3. The events of the messages are passed to `Intake.accept`: they become durable in every topic, and signalled.
+    3. The events of the messages are passed to `Intake.accept`: the events become durable in every topic, and are
+       signalled.
     4. A message is deleted only after step 3.
 
 A message that was not deleted is received again, so no crash loses a change; duplicates do no damage.
@@ -166,8 +167,8 @@ class PullInlet:
         except _RETRY as error:
             return str(error), 1.0
         except S3NotifyError:
-            raise  # only a person can fix this error: the message is not at fault
-        except Exception:  # one message must not block the others: find the message at fault
+            raise  # only a person can fix this error: no message causes it
+        except Exception:  # one message must not block the others: find the message that fails
             log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
         return self._accept_singly(read)
 

@@ -147,7 +147,9 @@ class ReconcilerService:
             ("passes", "committed", "aborted", "recounted", "signalled", "failed", "working_ms"), 0
         )
         self._unannounced: set[str] = set()
-        """Keys whose changes could not be announced in every topic: their signals move without the queued mark."""
+        """Keys whose changes could not be announced in every topic. The signals of these keys move without the queued
+        mark.
+        """
         self._turn = Lock()
         self._due_at: float | None = None
 
@@ -226,7 +228,7 @@ class ReconcilerService:
                     "allow s3:ListBucket below the topic's prefix, or run another reconciler that has this right"
                 )
             reconciled.append(came_to)
-            # Only pulled topics need signals: a pushed topic is scanned by its delivery worker.
+            # Only pulled topics need signals, because delivery workers scan the pushed topics.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
         self._unannounced &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
@@ -416,7 +418,7 @@ def shared_reconciler(
 ) -> ReconcilerService:
     """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. Cost: no request.
 
-    Each source of the queue needs its own poll; all sources share one scan of the topics. A sensor calls the
+    Each source of the queue needs a poll of its own, but all sources share one scan of the topics. A sensor calls the
     reconciler's `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)

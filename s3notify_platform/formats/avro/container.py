@@ -344,7 +344,7 @@ class _Batch:
             values = block.together(self._header.all) if block.records else []
         except MemoryError as found:
             raise UnreadableError(
-                f"a block of {block.count} records takes more memory than there is"
+                f"a block of {block.count} records needs more memory than there is"
             ) from found
         except Exception:  # noqa: BLE001 - a damaged file can raise anything
             values, error = block.one_by_one(self._header.each)

@@ -171,7 +171,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if stripes == 1 else b""
             yield _rejected(number, f"stripe {number}: {error}", raw, target)
     if len(wanted) == stripes and rows < reader.nrows:
-        yield _rejected(stripes, f"{rows} rows in its stripes, but {reader.nrows} in its tail", b"", target)
+        yield _rejected(stripes, f"{rows} rows in the stripes, but {reader.nrows} in the tail", b"", target)
     return min((begin for begin in begins if begin >= end), default=size)
 
 

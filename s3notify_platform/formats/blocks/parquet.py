@@ -224,7 +224,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
     except Exception as error:
         raise UnreadableError(reason_of(error)) from error
     if sum(rows) != all_rows:
-        raise UnreadableError(f"{all_rows} rows in the footer, but {sum(rows)} in its row groups")
+        raise UnreadableError(f"{all_rows} rows in the footer, but {sum(rows)} in the row groups")
     if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
         raise UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))

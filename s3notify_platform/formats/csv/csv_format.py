@@ -250,7 +250,7 @@ class CsvRecords(Parser):
     def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
         if not len(records.start):
-            # A header alone shows no types: columns without values would become texts.
+            # A header alone shows no types, so columns without values would become texts.
             return pa.schema([])
         check_csv_records(records, self._dialect)
         found = inferred_types(records.joined(), self._names, None, self._dialect, self.notation)
