@@ -327,7 +327,7 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
             # Each frame is decompressed as a separate stream, which verifies the frame's checksum.
             yield _snappy(cramjam.snappy.decompress, _SNAPPY_MAGIC + head + body)
         elif kind != 0xFF and any(_is_data(of, head[1:] + body) for of in (b"\x00", b"\x01")):
-            raise CorruptError(f"snappy: a frame of data has the kind of a frame to skip, {kind:#x}")
+            raise CorruptError(f"snappy: a frame of data has the kind of a skippable frame, {kind:#x}")
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:

@@ -323,7 +323,7 @@ def _secret(endpoint: Endpoint) -> bytes:
     value = os.environ.get(endpoint.secret_env, "")
     if not value:
         raise UsageError(
-            f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, for the process that sends events"
+            f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, in the environment of the sender"
         )
     try:
         return check_secret(value.encode())

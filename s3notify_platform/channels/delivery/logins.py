@@ -1,6 +1,6 @@
 """Logins that a worker sends to endpoints: bearer tokens, user and password, headers with a key, certificates.
 
-Logins are in environment variables of the worker. Each variable also has the only host that may get the login:
+Logins are in environment variables of the worker. Each variable begins with the only host that may get the login:
 
     S3NOTIFY_SEND_HOOKS='hooks.example.com bearer TOKEN'
     S3NOTIFY_SEND_HOOKS='hooks.example.com basic USER:PASSWORD'
@@ -57,13 +57,15 @@ def login(variable: str, host: str) -> Login | None:
         return None
     value = os.environ.get(variable, "")
     if not value:
-        raise UsageError(f"set {variable}, for the process that sends the events, to {_HELP}")
+        raise UsageError(
+            f"in the environment of the process that sends the events, set {variable} to {_HELP}"
+        )
     found = _VALUE.fullmatch(value.strip())
     if found is None:
         raise UsageError(f"{variable} has another form: give it as {_HELP}")
     if found["host"].lower() != host.lower():
         raise UsageError(
-            f"{variable} is not for {host!r}: the variable must begin with the one host that may get the login"
+            f"{variable} is not for {host!r}: the value must begin with the one host that may get the login"
         )
     rest = found["rest"]
     if found["kind"] == "bearer":

@@ -6,9 +6,9 @@
       batch.
     - `cloudevents-binary`: the attributes in HTTP headers, as Ceph sends them. The body is as in the format `s3`. In
       this format, each request has one event. `ce-type` lacks the `s3.` that the adapter writes. `ce-id` is
-      REQUEST.ID2, the ids `x-amz-request-id` and `x-amz-id-2` of the record. If the record lacks one of these ids, as
-      our own events do, `ce-id` is the entry's id. Values are percent-encoded where the protocol binding requires it,
-      whereas Ceph sends unencoded values.
+      REQUEST.ID2, made of the record's ids `x-amz-request-id` and `x-amz-id-2`. If the record lacks one of these ids,
+      as our own events do, `ce-id` is the entry's id. Values are percent-encoded where the protocol binding requires
+      it, whereas Ceph sends unencoded values.
 
 Source: ceph/ceph, rgw_pubsub_push.cc; cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and
 "AWS Simple Storage Service CloudEvents Adapter".

@@ -46,7 +46,7 @@ from s3notify_platform.protocols.notification_queue.reserving import RETRY_AFTER
 from s3notify_platform.stores.open_store import open_store
 
 MEMORY: Final = 100_000
-"""Number of steps that are remembered; about 15 MB."""
+"""Number of steps that are remembered, which take about 15 MB."""
 
 FIELD_MAX: Final = 200
 """Maximum characters of an ETag, a sequencer or an event name. Amazon's values have up to 38, 20 and 41 characters."""
@@ -386,7 +386,7 @@ def _first_of_each(reports: Sequence[_Report]) -> list[_Report]:
 
 
 def _settle(reports: Sequence[_Report]) -> None:
-    """Fills in the outcomes of successful events. If a batch repeats an event, the repetition gets its outcome."""
+    """Fills in the outcomes of successful events. If a batch repeats an event, the first outcome applies to all."""
     first: dict[bytes, _Report] = {}
     for report in reports:
         original = first.setdefault(report.identity, report) if report.identity is not None else report

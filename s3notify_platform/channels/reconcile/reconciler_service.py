@@ -261,10 +261,10 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _head(self, refused: list[tuple[str, RefusedError]], key: str) -> ObjectMeta | None:
-        """The object by HEAD or LIST. If both are refused, key and error are added to `refused`, and the reservation
-        waits, as in an outage. The reconciler handles all topics of the bucket, but may lack the right to look at the
-        keys of some topics. A LIST shows no metadata. So after a LIST the event has no metadata, and an overwrite with
-        the same bytes under If-Match is treated as if it had not happened.
+        """The object, as HEAD or LIST shows it. If both are refused, key and error are added to `refused`, and the
+        reservation waits, as in an outage. The reconciler handles all topics of the bucket, but may lack the right to
+        look at the keys of some topics. A LIST shows no metadata. So after a LIST the event has no metadata, and an
+        overwrite with the same bytes under If-Match is treated as if it had not happened.
         """
         try:
             return head_or_listed(self._objects, key)

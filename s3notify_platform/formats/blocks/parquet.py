@@ -69,8 +69,8 @@ returned.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group. `begin`, `end`: the group's approximate place in the file, which decides which split reads the
-    group.
+    """One row group. `begin`, `end`: the group's approximate place in the file. This place decides which split reads
+    the group.
 
     The place is calculated from the sizes of the row groups. The columns' exact offsets are not used, because pyarrow
     26 crashes the process if it reads a column of a damaged footer.
