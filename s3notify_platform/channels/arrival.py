@@ -101,13 +101,13 @@ def newest_arrival(
 ) -> Newest | None:
     """The newest object and its delay; None if there is no object. The call writes nothing. Cost: 1 HEAD.
 
-    `chosen`: all of the source's objects. The times of object and signal are both by the store's clock.
+    `chosen`: all of the source's objects. Both times, of the object and of the signal, are by the store's clock.
     """
     newest = max(chosen, key=lambda meta: meta.modified_ms, default=None)
     if newest is None:
         return None
     signal = root_key(keyspace_prefix) if root else signal_key(keyspace_prefix, slot_of(newest.key, slots))
     moved = signals.head(signal)
-    # Both times are cut to whole seconds: a HEAD's answer has no fractions, a LIST's answer may have them.
+    # Both times are cut to whole seconds, because a HEAD returns no fractions of a second, but a LIST may.
     late = moved.modified_ms // 1000 - newest.modified_ms // 1000 if moved is not None else -1
     return Newest(key=newest.key, seconds=float(late) if late >= 0 else None)

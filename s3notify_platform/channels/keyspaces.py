@@ -46,8 +46,8 @@ def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[T
 def named_in_root(
     queue: NotificationQueue, bucket: str, events: Iterable[Event]
 ) -> frozenset[tuple[str, str]]:
-    """Pairs of key and topic, for each change that a topic with `signals: root` takes. The topic's consumer finds these
-    changes by their entries.
+    """One pair of key and topic for each change that a topic with `signals: root` takes. The topic's consumer finds
+    these changes by their entries in the queue.
 
     The result is empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
     """

@@ -2,11 +2,11 @@
 
     - s3notify_{service}_{count}_total: the counts of `Service.counts`, like received, queued, delivered, failed.
     - s3notify_{service}_{count}_seconds_total: counts that are kept in milliseconds, and shown in seconds: `waited_ms`
-      of deliveries and `behind_ms` of inlets. Divided by the number of events, they give the mean time. An event
+      of deliveries and `behind_ms` of inlets. Such a count divided by the number of events is the mean time. An event
       without a time adds 0.
     - s3notify_requests_total: requests to S3, DynamoDB and SQS by service and operation. Retries inside obstore, and
       requests of Spark's tasks, are not counted.
-    - s3notify_repeated_requests_total: the number of these requests that repeat a failed request, by service.
+    - s3notify_repeated_requests_total: the requests that repeat a failed request, by service.
     - s3notify_queue_depth, s3notify_queue_capacity, s3notify_queue_oldest_age_seconds, s3notify_queue_dead: by topic.
 
 Needs the extra `metrics` (prometheus-client).
@@ -40,8 +40,8 @@ GAUGES: Final = frozenset({"shards", "unusable_topics", "failing_slots"})
 
 
 class Metrics:
-    """A collector for one service. The page waits for no request to the store: a thread reads the queue's numbers, at
-    most once a minute.
+    """A collector for one service. The page never waits for the store: a thread reads the queue's numbers, at most once
+    a minute.
 
     So the queue's numbers are missing from the first page, and from later pages while the queue is not reachable.
     """

@@ -5,7 +5,7 @@ from typing import Final
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
 
 SCANNED_MAX: Final = 500
-"""A topic with more entries is not scanned."""
+"""Maximum number of entries of a topic that is scanned."""
 
 
 def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float]:
@@ -13,9 +13,8 @@ def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float
 
     A topic with more than `SCANNED_MAX` entries is not scanned. Then `depth` is the number of reserved entries, and
     `oldest_age_seconds` comes from the first segments. `in_flight`, `delivered` and `failed` are missing. The numbers
-    of a smaller topic are those of `NotificationQueue.stats`, which `s3notify status` shows, too. Requests: a
-    few for each shard. If the queue is on a bucket, also 1 GET for each segment that is read, and 1 LIST for each 1000
-    dead letters.
+    of a smaller topic are the same as in `NotificationQueue.stats` and `s3notify status`. Requests: a few for each
+    shard. If the queue is on a bucket, also 1 GET for each segment that is read, and 1 LIST for each 1000 dead letters.
     """
     shards = range(topic.settings.shards)
     counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)

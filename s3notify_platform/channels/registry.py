@@ -1,17 +1,18 @@
-"""The services of a queue by name: inlets, which receive changes, and outlets, which deliver them.
+"""The services of a queue by name: inlets, which receive changes, and outlets, which deliver the changes.
 
-A new service needs a file, and an item in `SERVICES`. The file has the service's settings: a `ServiceSettings`, whose
-`build` makes the service. An inlet that reads S3's event messages from a message queue derives its settings from
-`PullInletSettings`, and supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`. Any other inlet is a `Service` of
-its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
+A new service needs a file, and an item in `SERVICES`. The file defines the service's settings: a subclass of
+`ServiceSettings` whose method `build` makes the service. An inlet that reads S3's event messages from a message queue
+derives its settings from `PullInletSettings`, and supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`. Any
+other inlet is a `Service` of its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
     - The command `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options.
     - The field NAME of the component's YAML, with the same settings.
     - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of this job alive.
 
 A setting is never a secret: a setting `…_env` or `…_envs` names the environment variable that has the secret, like
 `secret_envs` of `inlets/http_inlet.py`. The command line's help and the component import the settings of all services.
-So a client that an extra installs is imported only in `messages` or `build`. After a new item or setting, run
-`poe options` to write the guide's page. After a new extra, run `poe lock` to write the versions for CI.
+So a library that only an extra installs must be imported in `messages` or `build`, not at the top of the file. After a
+new item or setting, run `poe options` to write the guide's page. After a new extra, run `poe lock` to write the
+versions for CI.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class ServiceKind:
     """One line, for help texts and for the component."""
 
     def settings(self) -> type["ServiceSettings"]:
-        """The class of the service's settings, imported."""
+        """Imports and returns the class of the service's settings."""
         found: type[ServiceSettings] = resolve_name(self.settings_class)
         return found
 
@@ -71,4 +72,4 @@ FRONT: Final = ServiceKind(
     settings_class=f"{_CHANNELS}.front.notification_front:FrontSettings",
     summary="Answer S3's and SNS's requests for topics and notifications.",
 )
-"""This item adds only a command. People and programs of a bucket share the front, so no source's YAML has it."""
+"""This item adds only a command. All users of a bucket share the front, so the YAML of a source does not contain it."""

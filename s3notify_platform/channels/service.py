@@ -66,8 +66,8 @@ class ServiceContext:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Declared settings of a service (`setting`). The component and the command use them; the docstring is the
-    command's help.
+    """Declared settings of a service (`setting`). The component and the command use these settings. The docstring of
+    the class is the help text of the command.
 
     Types: str, int, float, bool, a tuple of str; each may also be None. `UsageError` for invalid values.
     """

@@ -9,7 +9,7 @@ A new format is one file and one entry in `registry`. Its class derives from one
     `blocks.block_format`      `BlockFormat`: binary files whose blocks can be found from any place.
     `base.Format`              all other files.
 
-The text formats get compression, encodings, splits, limits, rejects and the search for bad records from their base. A
-format's own options are fields of `source.format_settings.FormatSettings`. The format's method `configured` reads these
-fields: see `csv/csv_format.py`.
+The base classes of the text formats provide compression, encodings, splits, limits, rejects and the search for bad
+records. A format's own options are fields of `source.format_settings.FormatSettings`. The format's method `configured`
+reads these fields: see `csv/csv_format.py`.
 """

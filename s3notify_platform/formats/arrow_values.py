@@ -45,7 +45,7 @@ def _unnamed_values(
 
 
 def has_items(kind: pa.DataType) -> bool:
-    """True for the types of lists."""
+    """True if the type is one of Arrow's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 

@@ -101,7 +101,7 @@ class Format(ABC):
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """True if, by the object's key and the source's encoding, the object can be read in parts. Pure."""
+        """True if the object can be read in parts, judged by its key and the source's encoding. Pure."""
         return False
 
     def has_type(self, kind: pa.DataType) -> bool:
@@ -141,9 +141,9 @@ class Format(ABC):
     ) -> Iterator[Parsed | SplitEnd]:
         """Yields the records of a split, block by block, in order, and at the end one `SplitEnd`.
 
-        Memory: `object_bytes.AHEAD` chunks, and one block of records with its Arrow table. A Parquet row group, or a
-        whole binary object, takes the place of the block. Cost: 1 GET for each `CHUNK_BYTES`, and 1 GET for the
-        object's beginning if the split begins later.
+        Memory: `object_bytes.AHEAD` chunks, and one block of records with its Arrow table. For Parquet, a row group
+        takes the place of the block; for binary objects, the whole object. Cost: 1 GET for each `CHUNK_BYTES`, and 1
+        GET for the object's beginning if the split begins later.
         """
         try:
             end = yield from self.records(source, split, target, encoding=encoding, limits=limits)

@@ -138,8 +138,8 @@ def pieces(
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # A byte order mark and a last carriage return are no part of the record, which is too long even without
-            # these bytes.
+            # Even without a byte order mark and a last carriage return, which do not belong to the record, the record
+            # is too long.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)

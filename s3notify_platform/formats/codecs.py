@@ -4,14 +4,14 @@ Guarantees. For any content, memory is a few chunks, because data is decompresse
 zstd also keeps its window in memory, at most 2 ** `MAX_ZSTD_WINDOW_LOG` bytes. Time has a limit, too: an object is
 decompressed to at most `most_decoded` bytes. Concatenated members are read one after the other, and zeros between
 members are skipped. A stream that is truncated, damaged or too long returns everything before the damage or limit, then
-raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their own record: such bytes
-become invalid UTF-8, which every format rejects.
+raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only the record that contains them:
+such bytes become invalid UTF-8, which every format rejects.
 
 The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
 shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy, so these bytes show the
 compression. Hadoop's snappy blocks do not begin with fixed bytes. So an object with the suffix `.snappy` that is not
 framed snappy is read as Hadoop's blocks. Without a byte order mark, the source's setting decides the encoding. An
-object with any other suffix of compression, but without compressed content, is read unchanged.
+object with any other compression suffix, but without compressed content, is read unchanged.
 """
 
 import bz2
@@ -327,11 +327,11 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
             # Each frame is decompressed as a separate stream, which verifies the frame's checksum.
             yield _snappy(cramjam.snappy.decompress, _SNAPPY_MAGIC + head + body)
         elif kind != 0xFF and any(_is_data(of, head[1:] + body) for of in (b"\x00", b"\x01")):
-            raise CorruptError(f"snappy: a frame of data is marked as one to skip, {kind:#x}")
+            raise CorruptError(f"snappy: a frame of data has the kind of a skippable frame, {kind:#x}")
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:
-    """True if `frame`, behind the byte `kind`, is a frame of data with the right checksum."""
+    """True if `frame`, which follows the byte `kind`, is a frame of data with the right checksum."""
     with suppress(cramjam.DecompressionError):
         return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
     return False
@@ -390,7 +390,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """Returns the encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
-    # In UTF-16, the bytes of UTF-32-LE's byte order mark are a byte order mark and one NUL character.
+    # The byte order mark of UTF-32-LE, read as UTF-16, is a byte order mark and one NUL character.
     two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
         if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):

@@ -2,8 +2,8 @@
 method.
 
 The types of columns are inferred as in CSV, and values are converted as in CSV: an empty text is null, except in a
-string column. A field that a record lacks is null. `TextFormat` adds compression, encodings, splits and limits; a
-malformed record goes to quarantine.
+string column. A field that a record lacks is null. `TextFormat` adds compression, encodings, splits and limits, and
+puts malformed records into quarantine.
 """
 
 from abc import abstractmethod
@@ -43,7 +43,7 @@ class FieldLines(TextFormat):
     def fields(self, record: str) -> Fields:
         """Returns the texts of a record's fields by name. Raises `ValueError` with the reason for a malformed record.
 
-        A text that has no encoding in UTF-8, like half of a surrogate pair, makes the record malformed, too.
+        A record is also malformed if a text cannot be encoded in UTF-8, like half of a surrogate pair.
         """
 
     def configured(self, settings: Any) -> "FieldLines":
@@ -143,7 +143,7 @@ class _FieldRecords(Parser):
         return types_of_texts(rows, names, STANDARD.nulls, self.notation) if names else pa.schema([])
 
     def _unnamed(self, *rows: Fields) -> list[str]:
-        """The names of fields that have values and no column."""
+        """The names of the fields that have values, but no column."""
         named = {*self.target.schema.names}
         return [
             *dict.fromkeys(name for row in rows for name, text in row.items() if text and name not in named)

@@ -1,15 +1,15 @@
 """Infers one schema, with Spark's types, from the schemas of sample objects. Pure.
 
 The types form a join-semilattice. So the type of a column depends neither on the order of the objects nor on their
-grouping into tasks. (Columns, and the fields of a struct, stand in the order in which they are found.) The rules:
+grouping into tasks. (Columns, and the fields of a struct, are in the order in which they are found.) The rules:
 
 - Any type wins over null.
-- A nested type wins over a scalar type, because a scalar beside nested values mostly stands for a missing value. A map
-  wins over a struct, and a struct over a list: some writers write an empty struct as `[]`. Two lists, structs or maps
-  are joined part by part.
+- A nested type wins over a scalar type, because a scalar beside nested values mostly means a missing value. A map wins
+  over a struct, and a struct over a list: some writers write an empty struct as `[]`. Two lists, structs or maps are
+  joined part by part.
 - Integers become the wider integer. Integers and decimals become a decimal with all digits of both.
-- Numbers beside floating point become double. But decimals with more digits than `_DIGITS_IN_DOUBLE` become string,
-  because a double would lose digits.
+- All numbers beside floating point numbers become double. But decimals with more digits than `_DIGITS_IN_DOUBLE` become
+  string, because a double would lose digits.
 - Dates become timestamps, and timestamps without a zone become timestamps in UTC.
 - Any other two scalar types become string; string and binary become binary.
 """
@@ -27,10 +27,10 @@ def infer(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema 
     """Returns one nullable schema for the schemas of sample objects (`Format.schemas`), or for results of `joined`;
     None if there is no column.
 
-    By the module's rules, the types that a column has in `schemas` are joined to one type. Values that do not fit this
-    type are rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become
-    strings. A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`, regardless of case.
-    Records with a value in such a column are rejected or rescued later.
+    The types that a column has in `schemas` are joined to one type by the rules of this module. Values that do not fit
+    this type are rejected later. A type that Spark lacks becomes the nearest wider type of Spark. Columns that are
+    always null become strings. A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`,
+    regardless of case. Records with a value in such a column are rejected or rescued later.
     """
     found = joined(schemas, taken)
     return found and pa.schema([column.with_type(_filled(column.type)) for column in found])
@@ -107,8 +107,8 @@ _TIMES: Final = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
 _DIGITS_IN_DOUBLE: Final = (20, 18)
 """Maximum numbers of digits before and after the point. A decimal within these limits becomes double beside a double.
 
-An integer of 64 bits is within the limits, and becomes double beside a double, too. So the order in which these three
-types are joined does not matter.
+An integer of 64 bits is also within the limits, and also becomes double beside a double. So the order in which these
+three types are joined does not matter.
 """
 
 

@@ -1,4 +1,4 @@
-"""Notations: how the texts of a source write dates, times and numbers, if they do not follow ISO 8601 and JSON.
+"""Notations: how the texts of a source write dates, times and numbers in other forms than ISO 8601 and JSON.
 
 A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
 everything below a path. If several paths apply to a column, the longest path decides. A column with a pattern accepts
@@ -115,7 +115,7 @@ class Notation:
 
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
         """Returns the type of an inferred column: the notation's type if all texts of the column have this notation.
-        Otherwise, returns string if the notation prescribes another form for values of type `found`, and else `found`.
+        Otherwise, the result is `found`, or string if the notation prescribes another form for values of type `found`.
         If a setting names the column, the notation is tried for any `found`. If no setting names the column, a notation
         of dates or times is tried only if `found` is a date, a time or string. The decimal comma is then tried only if
         `found` is a float, or if a text has a comma. A floating point type is replaced by `number_type`.
@@ -292,6 +292,6 @@ def _check_zone(zone: str) -> None:
         pc.assume_timezone(pa.array([0], pa.timestamp("us")), zone)
     except pa.ArrowException as error:
         raise UsageError(
-            f"{zone!r}: this system has no such zone: give an IANA name, like Europe/Berlin; if it is one, "
+            f"{zone!r}: this system has no such zone: give an IANA name, like Europe/Berlin, or, for a valid name, "
             "install the system's tzdata"
         ) from error

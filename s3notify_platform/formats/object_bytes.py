@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 CHUNK_BYTES: Final = 8 << 20
-"""Number of bytes of a GET. Because a request has a time limit, a larger object is read in ranges, all pinned to one
-ETag.
+"""Number of bytes of a GET. A larger object is read in ranges, because a request has a time limit. All ranges are
+pinned to one ETag.
 """
 
 AHEAD: Final = 3

@@ -48,12 +48,12 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Describes the rows to make of records: rows with the columns of `schema`.
+    """Describes the rows that records become: rows with the columns of `schema`.
 
-    `inferred`: true if `schema` was inferred. Then fields that `schema` lacks must not be dropped. `rescue`: true if a
-    value that does not fit goes to `_rescued`, the last column. Without `rescue`, the record is a reject. `size`: the
-    numbers of columns and of bytes of the stored schema. Both numbers have limits. `name`: the source's name, if its
-    schema was inferred.
+    `inferred`: true if `schema` was inferred. In this case, fields that `schema` lacks must not be dropped. `rescue`:
+    true if a value that does not fit goes to `_rescued`, the last column. Without `rescue`, the record is a reject.
+    `size`: the stored schema's number of columns and number of bytes, which both have limits. `name`: the source's
+    name, if its schema was inferred.
     """
 
     schema: pa.Schema

@@ -5,9 +5,9 @@ reject's reason contains the column and the value. With `rescue`, the record bec
 null in its column, and `_rescued` has the value's text.
 
 `_rescued` is a JSON object of paths and texts; Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are
-like `amount`, `customer.city`, `lines[2].sku`. A map counts as a list of entries, with paths like `by_id[2].value.sku`.
-The text of a value is the same as in the object. A JSON string is stored as its content, any other JSON value as its
-JSON text. A value of Parquet is stored as JSON.
+like `amount`, `customer.city`, `lines[2].sku`. A map is treated as a list of entries, with paths like
+`by_id[2].value.sku`. The text of a value is the same as in the object. A JSON string is stored as its content, any
+other JSON value as its JSON text. A value of Parquet is stored as JSON.
 
 A ragged CSV record has more or fewer values than the header has columns. In `_rescued`, `_extra` has the surplus
 values, and `_missing` has the columns without a value. `_extra` and `_missing` are JSON arrays.
@@ -132,7 +132,7 @@ def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
-    """Adds 1 (or `times`) to the count of each path, for object `index`. All items of a list count as one path."""
+    """Adds 1 (or `times`) to the count of each path, for object `index`. All items of a list share one path."""
     counter = tally.setdefault(index, Counter())
     for path in paths:
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
@@ -246,8 +246,9 @@ def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
 def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
-    """Adds to `_rescued` the values from objects' keys that do not fit their columns, and returns the changed Arrow
-    table. `index`: the number of each row's object. `mismatched`: the values by object number and column name.
+    """Adds to `_rescued` the values that come from the keys of objects and do not fit their columns. Returns the
+    changed Arrow table. `index`: the number of each row's object. `mismatched`: the values by object number and column
+    name.
     """
     place = table.schema.get_field_index(RESCUED.name)
     own = {

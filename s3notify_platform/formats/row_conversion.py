@@ -34,7 +34,9 @@ RECOVER_RECORDS: Final = 32
 """If a block of at most this many records fails, its records are converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
-"""Maximum number of suspects that are converted at a time: their texts are Python objects in memory."""
+"""Maximum number of suspects that are converted at a time. The number is limited because the texts of suspects are
+Python objects in memory.
+"""
 
 
 def converted(records: Records, parser: Parser) -> Iterator[Parsed]:

@@ -1,6 +1,6 @@
 """Converts texts to typed columns.
 
-The values equal those of pyarrow's CSV reader, but values that fit are kept even if other values do not fit.
+The results equal the results of pyarrow's CSV reader, but values that fit are kept even if other values do not fit.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ Guarantees. A text that does not match the pattern completely is not read: 1.2.2
     'text' ''      text, and a quote; other characters that are not letters mean themselves
     [...]          may be left out
 
-A pattern must have a year. Without a month or a day in the text, 1 is used; without a time, midnight is used.
+A pattern must have a year. If a text has no month or no day, 1 is used. If a text has no time, midnight is used.
 """
 
 import re

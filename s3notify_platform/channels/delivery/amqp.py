@@ -51,7 +51,7 @@ class _Opened:
 
 
 class AmqpPush(PooledPush):
-    """The connections of one worker to one broker, at most one for each batch in flight."""
+    """The connections of one worker to one broker. Each batch in flight has at most one connection."""
 
     def __init__(
         self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK, once: bool = False
@@ -133,7 +133,7 @@ class AmqpPush(PooledPush):
         _end(opened.connection)
 
     def _open(self, deadline: float) -> _Opened:
-        """A channel of a kept connection that still works, or else of a new connection."""
+        """A channel of a kept connection, if this connection still works, or of a new connection."""
         while self._clock.monotonic() < deadline and (kept := self._kept()) is not None:
             since, connection = kept
             with suppress(AMQPError, OSError, ValueError):
@@ -192,6 +192,6 @@ class AmqpPush(PooledPush):
 
 
 def _end(connection: Connection) -> None:
-    """Closes the connection without AMQP's handshake, because the broker may not answer."""
+    """Closes the connection without AMQP's handshake, because the broker may no longer answer."""
     with suppress(AMQPError, OSError, AttributeError):
         connection.collect()

@@ -17,10 +17,10 @@ from s3notify_platform.kernel.clock import Clock, backoff_seconds
 
 PROBE_BASE_SECONDS: Final = 0.5
 PROBE_CEILING_SECONDS: Final = 10.0
-"""An endpoint that works again is noticed within this time; each probe costs one request."""
+"""Maximum time until the worker notices that an endpoint works again. Each probe costs one request."""
 
 REFUSED_MAX: Final = 6
-"""If this many different events are refused in a row, the endpoint is at fault."""
+"""The endpoint counts as down after this number of different events was refused in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,9 @@ class Admission:
 
 
 class Circuit:
-    """The circuit of one endpoint in one worker. Thread-safe. Each change of its state calls `report` with a text."""
+    """The circuit of one endpoint in one worker. Thread-safe. Each change of the circuit's state calls `report` with a
+    text.
+    """
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class Circuit:
                     if probe or (not self._open and len(self._refused) >= REFUSED_MAX):
                         change = self._trip(f"refuses every event: {error}")
                 case Down(error=error, retry_after_seconds=seconds):
-                    # An answer to a request from before the outage does not lengthen the wait.
+                    # If a request was sent before the outage, its answer does not lengthen the wait.
                     if probe or not self._open:
                         change = self._trip(error)
                     self._due = max(self._due, self._clock.monotonic() + seconds)

@@ -7,12 +7,12 @@ Guarantees
       `sequencer` of each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
-    - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
-      Entries that the killed worker had in hand may be delivered twice, with the same event ids.
-    - A worker that cannot use a topic's endpoint leaves the topic to workers that can, if there are any.
+    - Other workers take over the shards of a killed worker within 15 s (`Worker`), and of a cleanly stopped worker
+      within 2 s. Entries that the killed worker was delivering may be delivered twice, with the same event ids.
+    - A worker that cannot use a topic's endpoint leaves the topic to other workers that can use the endpoint.
 
-Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
-each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
+Requests to the queue: the requests of `Worker` every 2 s, a scan of each idle shard every `poll_seconds`, and about 10
+requests for each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
 """
 
 import re
@@ -56,9 +56,10 @@ TROUBLE_SECONDS: Final = 30.0
 
 
 class Delivery:
-    """The service of this module. `alongside`: services that run as long as this service, like a reconciler.
+    """The service of this module. `alongside`: other services, like a reconciler, that start and stop with this
+    service.
 
-    Threads: one for each owned shard and each service alongside; for each endpoint as many as its `concurrency`.
+    Threads: one for each owned shard, one for each service in `alongside`, and `concurrency` for each endpoint.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class Delivery:
 
     def counts(self) -> Mapping[str, int]:
         """The numbers of entries delivered, failed and dead, of requests sent, of shards owned, and of topics whose
-        endpoints this worker cannot use; and the counts of the services alongside.
+        endpoints this worker cannot use. The counts of the services in `alongside` are included.
 
-        `waited_ms`: milliseconds from event to delivery, added up over all delivered entries. The event's time is by
-        the writer's clock, the delivery's time by the worker's clock.
+        `waited_ms`: milliseconds from event to delivery, added up over all delivered entries. The writer's clock gives
+        the time of the event, and the worker's clock gives the time of the delivery.
         """
         with self._lock:
             found = dict(self._counts)
@@ -134,7 +135,9 @@ class Delivery:
         return found
 
     def beat(self) -> None:
-        """Renews the leases, and delivers their shards. Store errors are reported, and the next beat retries."""
+        """Renews the leases, and starts the delivery of the leased shards. Store errors are reported, and the next beat
+        tries again.
+        """
         # A thread takes entries only while it holds its shard's `turning` lock. So no thread takes entries of the
         # shards whose locks this method holds, and these shards can be released.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
@@ -155,8 +158,8 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # A new delivery waits until the shard's earlier delivery has ended: otherwise, both could have the same
-            # entries in hand.
+            # A new delivery waits until the shard's earlier delivery has ended. Otherwise, both deliveries could
+            # process the same entries.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for shard in self.shards.values():
@@ -213,8 +216,8 @@ class Delivery:
         return made
 
     def _is_retried(self, target: TopicEndpoint) -> bool:
-        """True if the worker could not use the endpoint, and should try again: the cause may have been short, such as a
-        certificate that was just replaced.
+        """True if the worker could not use the endpoint, and should try again. The cause may be over, for example if a
+        certificate was just being replaced.
         """
         return target.push is None and self._queue.clock.monotonic() >= target.made + TROUBLE_SECONDS
 
@@ -267,7 +270,9 @@ class Delivery:
         try:
             self._worker.stop()
         except S3NotifyError as error:
-            self._progress(f"the shards could not be released and wait for their leases to expire: {error}")
+            self._progress(
+                f"the shards could not be released; other workers get them when the leases expire: {error}"
+            )
 
     @staticmethod
     def _started(run: Callable[[], None], name: str) -> Thread:
@@ -286,10 +291,10 @@ class DeliverySettings(EgressSettings):
 
     Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
     from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A worker
-    that cannot use a topic's endpoint, because it lacks a variable or a permission, reports this and leaves the topic
-    to other workers until its next start. A login names the one host that it may be sent to, like `hooks.example.com
-    bearer TOKEN`; other forms are `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for
-    mTLS. Renewed certificate files are used without a restart.
+    that lacks a variable or a permission for a topic's endpoint reports this, and leaves the topic to other workers
+    until its own next start. A login begins with the one host that may get it, like `hooks.example.com bearer TOKEN`.
+    Other forms are `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS. Renewed
+    certificate files are used without a restart.
     """
 
     poll_seconds: Annotated[

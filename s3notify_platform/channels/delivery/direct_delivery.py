@@ -10,9 +10,11 @@ Guarantees
     - A call waits for all topics at the same time, and for each topic at most the topic's `timeout_seconds`. Requests
       to one topic are sent one after the other. Requests that have not begun within this time are not sent.
     - Endpoint, formats, acknowledgements, `Egress`, logins and HMAC keys work as in the delivery worker. But here the
-      process that announces the change sends the events: its environment must have the variables that the topic names.
+      process that announces the change sends the events, so the environment of this process must have the variables
+      that the topic names.
 
-As in Ceph RGW, a refused request is not split. With a `batch_size` of 1, a refusal loses one event alone.
+As in Ceph RGW, the events of a refused request are not sent again in smaller requests. With a `batch_size` of 1, a
+refusal loses only one event.
 """
 
 import logging
@@ -49,7 +51,7 @@ class _Target:
 
 @dataclass(slots=True, kw_only=True)
 class _Sending:
-    """The entries of one call for one topic, and how far their delivery is."""
+    """The entries of one call for one topic, and the progress of their delivery."""
 
     topic: Topic
     entries: Sequence[Entry]
@@ -72,18 +74,18 @@ class DirectDelivery:
         self._counts: Counter[str] = Counter(sent=0, unsent=0)
 
     def send(self, bucket: str, events: Iterable[Event]) -> list[bool]:
-        """Sends these changes, which have happened, to each topic that takes them and is not persistent.
+        """Sends these changes, which have already happened, to each topic that takes them and is not persistent.
 
         Returns for each event True if at least one of these topics takes the event. Raises no error of stores and
-        endpoints. Cost: 1 scan of the topics, unless they were read within the last `known_seconds`; and 1 request to
-        the endpoint for each batch of a topic's events.
+        endpoints. Cost: 1 request to the endpoint for each batch of a topic's events, and 1 scan of the topics, unless
+        they were read within the last `known_seconds`.
         """
         if not (wanted := list(events)):
             return []
         try:
             topics = self._queue.topics_as_of(self._clock.monotonic())
         except S3NotifyError as error:
-            for name in tuple(self._targets):  # all events count as unsent, for each topic of earlier calls
+            for name in tuple(self._targets):  # in each topic of earlier calls, all events count as unsent
                 self._note(name, len(wanted), f"the topics could not be read: {error}")
             return [False] * len(wanted)
         direct = [topic for topic in topics if not topic.settings.persistent]
@@ -107,7 +109,7 @@ class DirectDelivery:
         self._forget(set())
 
     def _entries(self, topic: Topic, events: Sequence[Event]) -> tuple[Entry, ...]:
-        """The events in the form in which endpoints get them. These entries are not stored."""
+        """The events as entries, the form that endpoints get. These entries are not stored in the queue."""
         place = Place(topic=topic.name, epoch=topic.epoch, shard=0, key=unique_name(self._clock), quota=0)
         return tuple(
             Entry(
@@ -180,7 +182,7 @@ class DirectDelivery:
             target.push.close()
 
     def _note(self, topic: str, unsent: int, error: str, *, sent: int = 0) -> None:
-        """Counts sent and unsent events. Logs the topic's first failure, and the first one after each success."""
+        """Counts sent and unsent events. Logs the topic's first failure, and the first failure after each success."""
         with self._lock:
             self._counts.update(sent=sent, unsent=unsent)
             begins = bool(unsent) and topic not in self._failing

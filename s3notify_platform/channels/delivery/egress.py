@@ -1,8 +1,9 @@
 """The networks that a worker may connect to for its topics. The worker connects only to addresses that were checked.
 
-The creator of a topic sets its endpoint; the operator of the worker sets the networks, by options of the worker. So a
-topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved once, and all its
-addresses must be permitted. The connection is made to a checked address, with TLS verified for the name.
+The creator of a topic sets the topic's endpoint. The operator of the worker sets the networks, by options of the
+worker. So a topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved
+once, and all its addresses must be permitted. The connection is made to a checked address, with TLS verified for the
+name.
 """
 
 import socket
@@ -24,7 +25,7 @@ _NEVER: Final = tuple(
     ip_network(network)
     for network in (
         "168.63.129.16/32",  # Azure's own services, at a seemingly public address
-        "192.0.0.0/24",  # protocol assignments; Oracle's metadata
+        "192.0.0.0/24",  # protocol assignments, and Oracle's metadata service
         "192.88.99.0/24",  # 6to4 relays
         "2001::/23",  # protocol assignments: Teredo and others that embed an address of another network
         "2002::/16",  # 6to4: embeds an IPv4 address
@@ -71,7 +72,7 @@ class Egress:
         )
 
     def check(self, endpoint: Endpoint) -> None:
-        """Raises `UsageError` if this worker must not connect to the endpoint, whatever address the endpoint has."""
+        """Raises `UsageError` if this worker must not connect to the endpoint, regardless of the endpoint's address."""
         if endpoint.url.startswith("kafka"):
             hosts = (broker.rpartition(":")[0].strip("[]").lower() for broker in endpoint.brokers)
             if strange := [host for host in hosts if host not in self.kafka_hosts]:
@@ -106,9 +107,9 @@ class Egress:
     def permits(self, address: str) -> bool:
         """True if a connection to this IP address is permitted. Pure.
 
-        Addresses of these kinds are refused unless their network is in `networks`: private, loopback, link-local
-        (including cloud metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in an IPv6
-        address is checked as an IPv4 address.
+        Addresses in `networks` are permitted. All other addresses of these kinds are refused: private, loopback,
+        link-local (including cloud metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in
+        an IPv6 address is checked as an IPv4 address.
         """
         found = ip_address(address.partition("%")[0])
         if self._named(found):
@@ -144,8 +145,8 @@ class Addresses:
         self._lookup: Future[list[str]] | None = None
 
     def permitted(self, deadline: float) -> list[str]:
-        """All addresses of the host; the list is never empty. `OSError` if one address is not permitted, or the name is
-        not resolved in time.
+        """All addresses of the host; the list is never empty. `OSError` if any address is not permitted, or if the name
+        is not resolved in time.
 
         A lookup cannot be cancelled: all requests that need it wait for the same lookup, each until its deadline.
         """

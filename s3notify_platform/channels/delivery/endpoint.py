@@ -1,5 +1,5 @@
-"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. This module sends no
-requests.
+"""The endpoint of a topic: where and how the topic's entries are pushed, and the signature of requests. This module
+sends no requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).
@@ -53,7 +53,7 @@ TOLERANCE_SECONDS: Final = 300
 """Maximum difference between the clocks of sender and receiver. A recorded request can be replayed within this time."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
-"""Printable ASCII without double quotes and backslashes: URL parsers disagree about these two."""
+"""Printable ASCII without double quotes and backslashes: URL parsers disagree about these two characters."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}$")
 _BROKER: Final = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):[0-9]{1,5}")
@@ -67,7 +67,7 @@ class Endpoint:
         str,
         About(
             "Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, "
-            "kafkas://host/topic?brokers=HOST:PORT,HOST:PORT; a scheme without its last s only for workers that allow "
+            "kafkas://host/topic?brokers=HOST:PORT,HOST:PORT; a scheme without its last s needs workers that allow "
             "it. The URL has no user or password"
         ),
     ]
@@ -76,7 +76,10 @@ class Endpoint:
         str, About("Name of the worker's variable with the login, S3NOTIFY_SEND_…; see `deliver --help`")
     ] = ""
     secret_env: Annotated[
-        str, About("Name of the worker's variable with the HMAC key, S3NOTIFY_PUSH_…; not the key. HTTP only")
+        str,
+        About(
+            "Name of the worker's variable with the HMAC key, S3NOTIFY_PUSH_…, not the key itself. HTTP only"
+        ),
     ] = ""
     batch_size: Annotated[
         int,
@@ -97,7 +100,7 @@ class Endpoint:
     timeout_seconds: Annotated[
         float,
         About(
-            "Timeout of one whole request, until the answer's status, or the confirmation of all messages",
+            "Timeout of one whole request, until the status of the answer or the confirmation of all messages arrives",
             unit="seconds",
             minimum=0.001,
             maximum=TIMEOUT_MAX_SECONDS,
@@ -114,7 +117,8 @@ class Endpoint:
         ),
     ] = ""
     verify: Annotated[
-        bool, About("Verify the certificate; False only over HTTP, for workers that allow plain HTTP")
+        bool,
+        About("Verify the certificate; False needs an HTTP(S) endpoint, and workers that allow plain HTTP"),
     ] = True
 
     def __post_init__(self) -> None:
@@ -186,7 +190,7 @@ class Endpoint:
         return urlsplit(self.url).port or self.scheme.port
 
     def dumps(self) -> str:
-        """JSON for `TopicSettings.endpoint`, without settings that have their default."""
+        """JSON for `TopicSettings.endpoint`, without the settings that have their default value."""
         default = asdict(Endpoint(url=self.url))
         fields = {name: value for name, value in asdict(self).items() if value != default[name]}
         return json.dumps({"url": self.url, **fields}, separators=(",", ":"))
@@ -223,9 +227,9 @@ def verify_signature(
 ) -> bool:
     """True if a request was recently signed with one of the secrets. Pure, for receivers.
 
-    `header`, `event_ids` and `body` are as received, `body` byte for byte. Pass the old and the new secret while a
-    secret is being replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the
-    tolerance, so drop events whose ids are known already.
+    Pass `header`, `event_ids` and `body` as they were received, and `body` byte for byte. Pass the old and the new
+    secret while a secret is being replaced. `now_seconds` is the receiver's Unix time. A recorded request can be
+    replayed within the tolerance, so drop events whose ids are known already.
     """
     fields = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in fields if name == "t"]

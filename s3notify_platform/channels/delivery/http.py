@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 BODY_SECONDS: Final = 1.0
-"""Time limit for reading the body. Only the status matters."""
+"""Time limit for reading the body of an answer. Only the status of an answer matters."""
 
 RETRY_AFTER_MAX_SECONDS: Final = 300.0
 
@@ -68,7 +68,7 @@ class HttpPush(PooledPush):
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`. The batch is sent a second time only if the first connection was kept from an earlier
-        batch, and was closed without an answer; never with `once`.
+        batch, and was closed without an answer. With `once`, the batch is never sent again.
         """
         messages = FORMATS[self.endpoint.format]
         content_type, body = messages.batch(batch, self.endpoint.opaque_data)
@@ -91,7 +91,7 @@ class HttpPush(PooledPush):
         try:
             fresh = self._connect(deadline)
         except (OSError, ValueError) as error:
-            # A kept connection ended without an answer: perhaps the endpoint has processed the events before that.
+            # A kept connection ended without an answer, but perhaps the endpoint has already processed the events.
             return Down(error=f"no connection: {described(error)}", reached=kept is not None)
         answer = self._ask(fresh, body, headers, deadline)
         return answer or _UNANSWERED
@@ -198,7 +198,7 @@ class _Connection(http.client.HTTPConnection):
         clock: Clock,
     ) -> None:
         super().__init__(host, port)
-        self.default_port = 443 if tls else 80  # the Host header leaves this port out
+        self.default_port = 443 if tls else 80  # the Host header omits this port
         self.born = clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")
@@ -233,7 +233,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TimedSocket:
-    """A socket for `http.client` with one deadline for all sends and receives: slow bytes do not extend it."""
+    """A socket for `http.client` with one deadline for all sends and receives, which slow bytes do not extend."""
 
     def __init__(self, inner: socket.socket, clock: Clock) -> None:
         self.inner = inner
@@ -256,7 +256,7 @@ class _TimedSocket:
         return io.BufferedReader(_TimedReader(self))
 
     def close(self) -> None:
-        # `http.client` may close the socket before it has read all of an answer without a declared length.
+        # If an answer declares no length, `http.client` may close the socket before it has read the whole answer.
         self._users -= 1
         if self._users == 0:
             self.inner.close()
@@ -323,7 +323,7 @@ def _secret(endpoint: Endpoint) -> bytes:
     value = os.environ.get(endpoint.secret_env, "")
     if not value:
         raise UsageError(
-            f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, where the events are sent"
+            f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, in the environment of the sender"
         )
     try:
         return check_secret(value.encode())

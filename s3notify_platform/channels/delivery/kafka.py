@@ -2,12 +2,12 @@
 
     kafkas://host[:9093][/topic][?brokers=HOST:PORT,HOST:PORT][&sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512][&ack=none|broker]
 
-Each event is one message, which has the object's key as its key: changes of one object share a partition of Kafka's
-topic. An entry leaves the queue only after all in-sync replicas have acknowledged its message (`acks=all`). With
-`ack=none` an entry leaves the queue after its message was sent: a message that the broker refuses is lost. If the first
-broker does not answer, the other brokers are tried. If the url has no path, Kafka's topic has the name of our topic.
-The header `s3notify-event-id` is the event's id. Two messages with the same id are two deliveries of one entry. If our
-topic has a login, the worker authenticates to the broker by this login: `basic` by SASL, `certificate` by TLS.
+Each event is one message. The message's key is the object's key, so the changes of one object share a partition of
+Kafka's topic. An entry leaves the queue only after all in-sync replicas have acknowledged its message (`acks=all`).
+With `ack=none` an entry leaves the queue after its message was sent: a message that the broker refuses is lost. If the
+first broker does not answer, the other brokers are tried. If the url has no path, Kafka's topic has the name of our
+topic. The header `s3notify-event-id` is the event's id. Two messages with the same id are two deliveries of one entry.
+If our topic has a login, the worker authenticates to the broker by this login: `basic` by SASL, `certificate` by TLS.
 
 The client, librdkafka, connects to any address that a broker returns. So the operator of the worker names the hosts
 that a topic's url may have (`Egress.kafka_hosts`).
@@ -79,7 +79,7 @@ class KafkaPush(PooledPush):
         self._lock = Lock()
         self._producer: Producer | None = None
         self._read = state_of(self._files())
-        """The state of the certificates' files that the producer has read."""
+        """The state of the certificate files when the producer read them."""
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`."""

@@ -1,6 +1,6 @@
 """Logins that a worker sends to endpoints: bearer tokens, user and password, headers with a key, certificates.
 
-Logins are in environment variables of the worker, each with the only host that may get the login:
+Logins are in environment variables of the worker. Each variable begins with the only host that may get the login:
 
     S3NOTIFY_SEND_HOOKS='hooks.example.com bearer TOKEN'
     S3NOTIFY_SEND_HOOKS='hooks.example.com basic USER:PASSWORD'
@@ -48,22 +48,24 @@ class Login:
 
 
 def login(variable: str, host: str) -> Login | None:
-    """The login for this host from this variable; None if no variable is named.
+    """Reads the login for this host from this variable; None if no variable is named.
 
-    `UsageError` if the variable is not set, has another form, or is for another host. The value of the variable is
+    `UsageError` if the variable is not set, has an invalid form, or is for another host. The value of the variable is
     never shown.
     """
     if not variable:
         return None
     value = os.environ.get(variable, "")
     if not value:
-        raise UsageError(f"set {variable} where the events are sent, to {_HELP}")
+        raise UsageError(
+            f"in the environment of the process that sends the events, set {variable} to {_HELP}"
+        )
     found = _VALUE.fullmatch(value.strip())
     if found is None:
         raise UsageError(f"{variable} has another form: give it as {_HELP}")
     if found["host"].lower() != host.lower():
         raise UsageError(
-            f"{variable} is not for {host!r}: its value must begin with the one host that it may be sent to"
+            f"{variable} is not for {host!r}: the value must begin with the one host that may get the login"
         )
     rest = found["rest"]
     if found["kind"] == "bearer":

@@ -6,9 +6,9 @@
       batch.
     - `cloudevents-binary`: the attributes in HTTP headers, as Ceph sends them. The body is as in the format `s3`. In
       this format, each request has one event. `ce-type` lacks the `s3.` that the adapter writes. `ce-id` is
-      REQUEST.ID2, the ids `x-amz-request-id` and `x-amz-id-2` of the record. If the record lacks one of them, as our
-      own events do, `ce-id` is the entry's id. Values are percent-encoded where the protocol binding requires it; Ceph
-      sends them as they are.
+      REQUEST.ID2, made of the record's ids `x-amz-request-id` and `x-amz-id-2`. If the record lacks one of these ids,
+      as our own events do, `ce-id` is the entry's id. Values are percent-encoded where the protocol binding requires
+      it, whereas Ceph sends unencoded values.
 
 Source: ceph/ceph, rgw_pubsub_push.cc; cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and
 "AWS Simple Storage Service CloudEvents Adapter".
@@ -33,14 +33,16 @@ Message = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFormat:
-    """The functions that turn entries into messages. Their text argument is `Endpoint.opaque_data`."""
+    """The functions that turn entries into messages. The text argument of these functions is `Endpoint.opaque_data`."""
 
     batch: Callable[[Sequence[Entry], str], Message]
     """One message of all entries, in order."""
     single: Callable[[Entry, str], Message]
     """The message of one entry, for brokers."""
     headers: Callable[[Entry], Mapping[str, str]] | None = None
-    """HTTP headers that describe an entry; each request then has one entry. None if the format has no such headers."""
+    """HTTP headers that describe an entry, for formats with one entry in each request. None for formats without such
+    headers.
+    """
 
 
 def _records(entries: Sequence[Entry], opaque: str) -> Message:

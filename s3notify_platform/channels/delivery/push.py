@@ -1,4 +1,4 @@
-"""The interface of an endpoint: it sends batches, and returns an answer for each batch. Implementations: `http`,
+"""The interface `Push`: it sends batches to an endpoint, and returns an answer for each batch. Implementations: `http`,
 `amqp`, `kafka`.
 """
 
@@ -21,7 +21,7 @@ from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.protocols.notification_queue import Entry
 
 CONNECTION_SECONDS: Final = 60.0
-"""Lifetime of a connection; after that the name is resolved again, and its addresses are checked again."""
+"""Lifetime of a connection. Then the host's name is resolved again, and the addresses are checked again."""
 
 ERROR_CHARS: Final = 200
 
@@ -35,8 +35,8 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The endpoint processed the request and refused it, or the request could not be made: one of its events may be at
-    fault.
+    """The endpoint processed the request and refused it, or the request could not be made. The cause may be one event
+    of the request.
     """
 
     error: str
@@ -71,7 +71,7 @@ class Push(Protocol):
 
 
 class PooledPush:
-    """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
+    """Sends the batches of one worker to one endpoint in threads. Thread-safe. No request is sent before the first
     `post`.
 
     `once`: True if a request that the endpoint may have processed must not be sent again. `UsageError` if the worker
@@ -122,8 +122,8 @@ class PooledPush:
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
         """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together.
 
-        An unexpected error of a batch counts as a refusal of this batch alone. So the batch is split, until the entry
-        at fault is alone. Each kind of error is logged once.
+        An unexpected error of a batch counts as a refusal of this batch alone. So the batch is split until the entry
+        that causes the error is alone. Each kind of error is logged once.
         """
         try:
             return list(self._pool.map(lambda batch: self._answer(topic, batch), batches))

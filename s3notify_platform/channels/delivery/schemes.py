@@ -11,7 +11,7 @@ class Scheme:
     """The client of a scheme, and its defaults."""
 
     push: str
-    """Import path of the client's class, as `module:class`. The class is a `Push`, and may need the library of an
+    """Import path of the client's class, as `module:class`. The class implements `Push`, and may need the library of an
     extra.
     """
     port: int

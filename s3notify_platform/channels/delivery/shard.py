@@ -1,11 +1,11 @@
 """Delivery of one shard: take the entries that are due, post them, and settle each entry by the answer.
 
 Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
-A refused batch is split in halves again and again, until the event at fault is alone. The other events are delivered in
-the same turn, for about 2 log2(n) more requests if the batch had n events. A batch without an answer fails as a whole,
-and its entries are sent again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand
-return to the queue. Entries that the endpoint certainly did not process lose no attempt. While the circuit is open,
-only one entry at a time is taken, as a probe.
+A refused batch is split in halves again and again, until the event that causes the refusal is alone. The other events
+are delivered in the same turn. For a batch of n events, this costs about 2 log2(n) more requests. A batch without an
+answer fails as a whole, and its entries are sent again one by one. If the endpoint accepts nothing, its circuit opens,
+and the entries that the turn took return to the queue. Entries that the endpoint certainly did not process lose no
+attempt. While the circuit is open, only one entry at a time is taken, as a probe.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,9 @@ TAKE_MAX: Final = 256
 """Maximum number of entries that one turn takes from a shard, equal to the size of a segment."""
 
 SETTLE_SECONDS: Final = 1.0
-"""Interval at which the outcomes of entries in hand are written to the queue. If the owner is killed, entries delivered
-since the last write may be delivered twice."""
+"""Interval at which the outcomes of taken entries are written to the queue. If the owner is killed, entries delivered
+since the last write may be delivered twice.
+"""
 
 IDLE_BASE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 2.0
@@ -53,7 +54,7 @@ class TopicEndpoint:
 
 
 class ShardDelivery:
-    """One shard under one lease. One thread calls `turn`; any thread may use the other members."""
+    """One shard under one lease. Only one thread may call `turn`. Any thread may use the other members."""
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class ShardDelivery:
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """The outcomes that are not written to the queue yet, for entries in hand."""
+    """The outcomes of taken entries, as long as these outcomes are not written to the queue."""
 
     delivered: list[Entry] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -214,7 +215,7 @@ class _Known:
 
 
 def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:
-    """Groups of entries to post together: up to `size` untried entries; each retried entry alone. Pure."""
+    """Groups of entries to post together. A group has up to `size` untried entries, or one retried entry. Pure."""
     fresh = [entry for entry in entries if entry.attempts <= 1]
     for start in range(0, len(fresh), size):
         yield tuple(fresh[start : start + size])

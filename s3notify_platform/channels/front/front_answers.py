@@ -71,7 +71,7 @@ class Reply:
         return self._answer(error.status, body)
 
     def denied(self, error: DeniedError) -> Answer:
-        """The refusal, with the name that S3 or SNS has for the reason."""
+        """The answer to a refused request, with S3's or SNS's name for the reason."""
         status, code = _DENIALS[self.form][error.reason]
         return self.error(FrontError(status, code, str(error)))
 

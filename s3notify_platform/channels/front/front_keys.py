@@ -19,7 +19,7 @@ _KEY_ID: Final = re.compile(r"[\w.+=@-]{3,128}", re.ASCII)
 def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str]:
     """Secrets by key id. The keys come from the file, one in each line, and from the two variables, if these are set.
 
-    `UsageError` if there is no key, if a key is malformed, or if other users than the file's owner may read the file.
+    `UsageError` if there is no key, if a key is malformed, or if anybody but the file's owner may read the file.
     """
     keys = _in_file(Path(file)) if file else {}
     key_id, secret = os.environ.get(key_id_env, ""), os.environ.get(secret_env, "")
@@ -44,7 +44,7 @@ def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str
 def _in_file(path: Path) -> dict[str, str]:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise UsageError(f"keys file {str(path)!r}: other users may read it: chmod 600 it")
+            raise UsageError(f"keys file {str(path)!r}: other users may read it: chmod 600 this file")
         lines = [line.split() for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise UsageError(f"keys file {str(path)!r}: {error}") from error

@@ -16,9 +16,9 @@ Each request may be sent again, for example if its answer was lost: a repeated r
 
 Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
 changes of the bucket go to the topics that this API made. The client cannot see or change other topics, nor read an
-object. A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`.
-Clients without a key get the share of connections that `http_server` describes. The bodies of their requests are read,
-within the server's bounds, because a signature covers the body, too.
+object. A worker connects to the topics' endpoints only if the worker's own `Egress` permits it, as for topics of
+`s3notify topics create`. Clients without a key get the share of connections that `http_server` describes. The bodies of
+these clients' requests are read, within the server's bounds, because a signature covers the body, too.
 """
 
 import asyncio
@@ -73,10 +73,10 @@ _PARAMETERS_MAX: Final = 200
 class FrontSettings(ListeningSettings):
     """Let clients of S3, SNS and Ceph make topics and notifications, for any store behind the queue.
 
-    The front answers CreateTopic, ListTopics, GetTopic, Get- and SetTopicAttributes, DeleteTopic, and Put, Get and
-    DeleteBucketNotificationConfiguration for --bucket, with filters by prefix, suffix and, as in Ceph, regex, metadata
-    and tags. Requests are signed (version 4) with the key in S3NOTIFY_FRONT_KEY_ID and S3NOTIFY_FRONT_SECRET, or with a
-    key in --keys-file.
+    The front answers CreateTopic, ListTopics, GetTopic, GetTopicAttributes, SetTopicAttributes and DeleteTopic. For
+    --bucket, it also answers Put-, Get- and DeleteBucketNotificationConfiguration. Filters are by prefix and suffix
+    and, as in Ceph, by regex, metadata and tags. Requests are signed (version 4) with the key in S3NOTIFY_FRONT_KEY_ID
+    and S3NOTIFY_FRONT_SECRET, or with a key in --keys-file.
 
     \b
       aws --endpoint-url https://HOST:8087 sns create-topic --name hooks \\
@@ -91,11 +91,11 @@ class FrontSettings(ListeningSettings):
     """  # noqa: D301 - \b is click's mark
 
     key_id_env: Annotated[str, About("Environment variable with the id of a key")] = "S3NOTIFY_FRONT_KEY_ID"
-    secret_env: Annotated[str, About("Environment variable with that key's secret")] = "S3NOTIFY_FRONT_SECRET"  # noqa: S105 - a variable's name
+    secret_env: Annotated[str, About("Environment variable with the key's secret")] = "S3NOTIFY_FRONT_SECRET"  # noqa: S105 - a variable's name
     keys_file: Annotated[
         str | None,
         About(
-            "File of further keys, lines KEY_ID SECRET, that only its owner may read, like /etc/s3notify/keys"
+            "File of further keys, like /etc/s3notify/keys, with lines KEY_ID SECRET; only its owner may read the file"
         ),
     ] = None
     arn_region: Annotated[

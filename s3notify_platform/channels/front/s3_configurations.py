@@ -104,7 +104,7 @@ def _filters(element: ET.Element) -> dict[str, list[tuple[str, str]]]:
         pairs = [{_tag(field): _text(field) for field in rule} for rule in part]
         if any(_tag(rule) != "FilterRule" for rule in part) or any({*p} != {"Name", "Value"} for p in pairs):
             raise _malformed("a filter has FilterRules, each with a Name and a Value")
-        # S3 answers `Prefix`, and accepts `prefix`, too. Only the names of tags are case-sensitive.
+        # S3 returns `Prefix`, but also accepts `prefix`. Only the names of tags are case-sensitive.
         lower = kind != "tags"
         found[kind] = [(p["Name"].lower() if lower else p["Name"], p["Value"]) for p in pairs]
     return found

@@ -4,7 +4,8 @@ A request is accepted if
     - its key is known, and its signature over method, path, query, signed headers and body was made with the key's
       secret;
     - `host`, and each `x-amz-…` header of the request, is signed;
-    - the request was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
+    - the request was signed at most `SKEW_SECONDS` before or after the time of this machine's clock, or is presigned
+      and has not expired;
     - the body is signed by its hash. Only one kind of request may omit the hash: a presigned request of S3 that has no
       body.
 
@@ -141,7 +142,7 @@ def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> Non
 
 
 def pairs_of(query: str) -> list[tuple[str, str]]:
-    """The decoded names and values of a query. Bytes that are not UTF-8 stay distinct in the texts."""
+    """The decoded names and values of a query. Different bytes remain different texts, even if they are not UTF-8."""
     pairs = (part.partition("=") for part in query.split("&") if part)
     return [(_decoded(name), _decoded(value)) for name, _, value in pairs]
 

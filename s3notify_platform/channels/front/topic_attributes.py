@@ -1,4 +1,4 @@
-"""A topic's attributes by Ceph's names, and the settings that they mean. Pure.
+"""Converts between a topic's attributes, with Ceph's names, and the topic's settings. Pure.
 
 | attribute | value |
 |---|---|
@@ -17,9 +17,9 @@
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
 Other attributes are refused. With persistent=false, the process that announces a change also sends it to the endpoint.
-Our publisher sends the change after its write, before its call returns. An inlet sends the change before it answers the
-store. Ceph sends before it answers the write. Here, as in Ceph, a failed request loses the notification, but does not
-fail the write.
+Our publisher sends the change after the write, before the publisher's call returns. An inlet sends the change before it
+answers the store. Ceph sends the change before it answers the write. Here, as in Ceph, a failed request loses the
+notification, but does not fail the write.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ _NUMBERS: Final = {
     "max_retries": "max_attempts",
     "retry_sleep_duration": "retry_seconds",
 }
-"""The settings that attributes describe as numbers, by attribute."""
+"""The settings with a number as value, by the name of the attribute."""
 
 _TEXTS: Final = (
     "push-endpoint",

@@ -26,12 +26,12 @@ these headers:
       endpoint `https://user:SECRET@host:port/`.
     - `x-s3notify-secret: SECRET`: all other senders.
 
-Several variables may be named, so that a secret can be changed without interruption. By default the inlet listens on
-loopback. It listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
+The settings may name several variables, so that a secret can be changed without interruption. By default the inlet
+listens on loopback. It listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
 Posts that arrive while a batch is processed form the next batch. Ceph sends one record in each post. A batch saves
-requests: its entries are counted together, and each slot is signalled once. `GET /health` answers 200, without a
-secret, while the inlet serves.
+requests: the entries of a batch are counted together, and each slot is signalled once. `GET /health` answers 200,
+without a secret, while the inlet serves.
 
 Setup of the sender. Ceph needs a topic with `push-endpoint` and `persistent=true`, and a notification of the bucket to
 this topic. Ceph accepts an endpoint with a password only in a request over TLS. Ceph repeats posts until they are
@@ -78,8 +78,8 @@ BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
 POST_SECONDS: Final = 60.0
-"""A post whose changes are not durable after this time is answered 503. If no worker has begun the post, it is dropped;
-otherwise, its changes may become durable later.
+"""A post whose changes are not durable after this time is answered 503. If no worker has begun the post, the post is
+dropped. Otherwise, the post's changes may become durable later.
 """
 
 JOIN_SECONDS: Final = 1.0
@@ -236,7 +236,7 @@ class HttpInlet:
             self._more.notify()
         try:
             return await post.answer
-        except asyncio.CancelledError:  # too late: the post is answered without its outcome
+        except asyncio.CancelledError:  # too late: the sender gets an answer before the outcome is known
             with self._more, suppress(ValueError):
                 self._posts.remove(post)
             raise
@@ -333,7 +333,7 @@ def _secret_of(head: Head) -> str:
 
 
 def _is_known(secret: str, digests: Sequence[bytes]) -> bool:
-    """True if the secret has one of these digests. Takes the same time for any secret, and whichever digest it has."""
+    """True if the secret has one of these digests. The check takes the same time for every secret and every digest."""
     found = _digest(secret)
     return sum(hmac.compare_digest(found, digest) for digest in digests) > 0
 

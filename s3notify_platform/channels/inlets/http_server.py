@@ -5,8 +5,8 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 
 | subject | bound |
 |---|---|
-| connections, counted when they are accepted | `connections`; others are refused; without TLS, they get 503 |
-| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are refused, too |
+| connections, counted when they are accepted | `connections`; others are refused, without TLS by a 503 |
+| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; others are refused, too |
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
 | a later request, from its first byte to its last | `request_seconds` (408) |
 | the body of the first request; writing an answer | `request_seconds` (408) |
@@ -14,16 +14,16 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 | request head | about `head_bytes` (431) |
 | body | `body_bytes` (413), and never more than the declared length |
 
-A request is admitted by its head alone: the body of a refused request is not read. So `strangers` limits the
-connections that a client without a secret has for each of its addresses, and `stranger_seconds` limits the time of each
-connection. In some applications the body, too, is needed to prove the sender (a signature). Such an application returns
+A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret can
+have only `strangers` connections for each of its addresses, and each connection lasts at most `stranger_seconds`. Some
+applications also need the body to prove the sender, for example to check a signature. Such an application returns
 `UNPROVEN`. Then the body, too, must arrive within `stranger_seconds`, and only an answer with `admits` admits the
 request.
 
-A trusted proxy's connection counts for the client whose request came last over the connection (`proxies`). Before its
-first request, such a connection counts for no client. This does no damage: HTTP proxies send only whole heads, so no
-client can occupy the connection by a slow head. If a client has as many unadmitted connections as `strangers` permits,
-its next request is refused with 503. An admitted request is never refused in this way.
+A connection of a trusted proxy is counted for the client that sent the connection's last request (`proxies`). Before
+the first request, such a connection is counted for no client. This does no damage: HTTP proxies send only whole heads,
+so no client can occupy the connection by a slow head. If a client has as many unadmitted connections as `strangers`
+permits, its next request is refused with 503. An admitted request is never refused in this way.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path, query as it was sent, and headers by lower-case name.
+    """The method, the path, the query as the peer sent it, and the headers by lower-case name.
 
     If a header is repeated, only the last one is kept; but repeated headers of proxies are joined by commas.
     """
@@ -126,7 +126,7 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Stranger:
-    """The peer of a connection, and the address that the connection counts for until a request is admitted."""
+    """The peer of a connection, and the address for which the connection is counted until a request is admitted."""
 
     peer: str
     address: str | None = None
@@ -142,7 +142,7 @@ class SparseLog:
         self._left_out = 0
 
     def warning(self, text: str, *values: object, exc_info: bool = False) -> None:
-        """Logs this line and the number of earlier lines that were left out; or leaves this line out."""
+        """Either logs this line and the number of earlier lines that were left out, or leaves this line out, too."""
         if self._clock.monotonic() < self._next_at:
             self._left_out += 1
             return
@@ -230,8 +230,8 @@ class HttpServer:
             async with asyncio.timeout_at(ends):
                 tls = self._tls.context() if self._tls is not None else None
                 connection = await _Connection.opened(peer, tls, self._limits)
-            # Pipelined requests are read without a wait, so no timeout fires: the comparison of `loop.time()` ends a
-            # stranger who sends them.
+            # Pipelined requests are read without a wait, so no timeout fires. The comparison with `loop.time()` ends
+            # the connection of a stranger who sends such requests.
             while not self._closing and loop.time() < ends and await connection.await_request(ends):
                 self._busy.add(task)
                 if connection.admitted:
@@ -253,9 +253,9 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Counts the stranger's connection for `address` instead of its former address.
+        """Counts the stranger's connection for `address`, and no longer for the former address.
 
-        Returns False if the address has too many connections; then the connection counts for no address.
+        Returns False if the address has too many connections. Then the connection is counted for no address.
         """
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:
@@ -274,7 +274,7 @@ class HttpServer:
             del self._strangers[address]
 
     async def _serve(self, connection: "_Connection", ends: float, stranger: _Stranger) -> bool:
-        """Serves one request; returns True if the connection can have another request."""
+        """Serves one request; returns True if another request may follow on the connection."""
         try:
             async with asyncio.timeout_at(ends) as deadline:
                 head = await connection.head()
@@ -369,7 +369,7 @@ class _Connection:
         return Head(method=event.method.decode("latin-1"), path=path, headers=headers, query=query)
 
     async def body(self) -> bytes:
-        """The whole body; answers 100 first if the peer waits for this answer."""
+        """The whole body. If the peer waits for the answer 100, this answer is sent first."""
         if self._http.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         body = bytearray()
@@ -382,7 +382,7 @@ class _Connection:
         return bytes(body)
 
     async def answer(self, answer: Answer, *, keep: bool = False) -> bool:
-        """Sends the answer; returns True if the connection can have another request."""
+        """Sends the answer; returns True if another request may follow on the connection."""
         text = f"{answer.text}\n".encode() if answer.text else b""
         headers = {
             "content-type": "text/plain; charset=utf-8",

@@ -1,22 +1,22 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic that is
-persistent. After the event became durable, the signal of the event's slot moved, and the event was sent to the matching
-topics that are not persistent (`direct_delivery`), or counts as unsent. So the sender may drop the event. Events with
-the outcome full or unavailable must be reported again. Repeated or reordered reports do no damage: an entry only names
-the object to read.
+Guarantees. If the outcome of an event is `queued` or `duplicate`, the event is durable in every matching topic that is
+persistent. After the event became durable, the signal of the event's slot moved. The event was also sent to the
+matching topics that are not persistent (`direct_delivery`), or counts as unsent. So the sender may drop the event.
+Events with the outcome `full` or `unavailable` must be reported again. Repeated or reordered reports do no damage: an
+entry only names the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If all steps of an event are
 among the last `MEMORY` steps of this process, the event is dropped. A step is the entry in one topic, the signal in one
 keyspace, or the direct delivery. Each step is remembered on its own, so a full topic causes no second entry in other
-topics. A topic that is not persistent gets an event again if the event is reported to another process, or after its
-steps were forgotten. An event without a sequencer never counts as a duplicate. Otherwise the last change would be
-missed if an object changes from A to B and back to A. An event with an older sequencer is not dropped either.
-Sequencers come from the clock of one gateway: MinIO and Ceph run several gateways, and Ceph writes the bytes of a
-sequencer in little-endian order. So the event with the smaller sequencer may be the later change.
+topics. A topic that is not persistent gets an event again if the event is reported to another process, or after this
+process has forgotten the event's steps. An event without a sequencer never counts as a duplicate. Otherwise, after an
+object changes from A to B and back to A, the last change would be missed. An event with an older sequencer is not
+dropped either. Each sequencer comes from the clock of one gateway, but MinIO and Ceph run several gateways. Ceph also
+writes the bytes of a sequencer in little-endian order. So the event with the smaller sequencer may be the later change.
 
-Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
-keyspace s + 1 PUTs.
+Requests for a batch of n events in s slots: 1 scan of the topics, the requests of `push_many` for each topic, and s + 1
+PUTs for each keyspace.
 """
 
 import json
@@ -46,14 +46,14 @@ from s3notify_platform.protocols.notification_queue.reserving import RETRY_AFTER
 from s3notify_platform.stores.open_store import open_store
 
 MEMORY: Final = 100_000
-"""Number of steps that are remembered; about 15 MB."""
+"""Number of steps that are remembered, which take about 15 MB."""
 
 FIELD_MAX: Final = 200
 """Maximum characters of an ETag, a sequencer or an event name. Amazon's values have up to 38, 20 and 41 characters."""
 
 VERSION_MAX: Final = 1024
 CONFIGURATION_MAX: Final = 255
-"""Maximum characters of the ids of a version and of a notification configuration, as on S3."""
+"""Maximum characters of a version id and of a notification configuration's id, as on S3."""
 
 POISON_RETRY_SECONDS: Final = 60.0
 
@@ -105,7 +105,7 @@ class _Report:
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Records a failure. If there are several, an outcome that requires another report has precedence."""
+        """Records a failure. After several failures, an outcome that requires another report has precedence."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -121,10 +121,10 @@ class _Retry:
 
 
 class _Memory:
-    """The last steps, each with its tick: a number that rises with each call of `tick`. Thread-safe.
+    """The last steps, each with a tick: a number that rises with each call of `tick`. Thread-safe.
 
-    An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
-    with a greater tick was sent after the entry became durable.
+    An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So if the
+    signal's tick is greater than the entry's tick, the signal was sent after the entry became durable.
     """
 
     def __init__(self, limit: int) -> None:
@@ -188,7 +188,7 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
-        """Queues, signals and sends new events; returns when they are durable, or cannot be made durable now.
+        """Queues, signals and sends new events. Returns when the events are durable, or cannot be made durable now.
 
         `UsageError` for problems that only an operator can fix: a missing bucket, refused credentials.
         """
@@ -386,7 +386,7 @@ def _first_of_each(reports: Sequence[_Report]) -> list[_Report]:
 
 
 def _settle(reports: Sequence[_Report]) -> None:
-    """Fills in the outcomes of successful events; a repeated event of a batch gets the outcome of its first report."""
+    """Fills in the outcomes of successful events. If a batch repeats an event, the first outcome applies to all."""
     first: dict[bytes, _Report] = {}
     for report in reports:
         original = first.setdefault(report.identity, report) if report.identity is not None else report
@@ -408,17 +408,17 @@ def _identity(event: Event) -> bytes | None:
 def _unfit(event: Event) -> str:
     """The reason why no topic can take the event; empty if the event is valid."""
     if reason := unaddressable(event.key):
-        return f"S3 clients cannot address its key: {reason}"
+        return f"S3 clients cannot address the event's key: {reason}"
     if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > FIELD_MAX:
-        return f"its ETag, sequencer or event name has more than {FIELD_MAX} characters"
+        return f"the event's ETag, sequencer or name has more than {FIELD_MAX} characters"
     if len(event.version_id) > VERSION_MAX or len(event.configuration_id) > CONFIGURATION_MAX:
         return (
-            f"its version id has more than {VERSION_MAX} characters, or its configuration id more than "
+            f"the event's version id has more than {VERSION_MAX} characters, or its configuration id has more than "
             f"{CONFIGURATION_MAX}"
         )
     if not f"{event.version_id}{event.configuration_id}".isprintable():
-        return "its version id or configuration id has unprintable characters"
+        return "the event's version id or configuration id has unprintable characters"
     plain = f"{event.etag or ''}{event.sequencer}{event.name}".isascii()
     if not plain or not 0 <= (event.size or 0) < 2**63:
-        return "its ETag, sequencer, event name or size is invalid"
+        return "the event's ETag, sequencer, name or size is invalid"
     return ""

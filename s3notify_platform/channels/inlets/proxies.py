@@ -1,12 +1,12 @@
-"""The address for which a request counts in the limits of connections: the peer's address or, behind trusted proxies,
-the address of the proxy's client.
+"""The address for which a request is counted in the limits of connections: the peer's address or, behind trusted
+proxies, the address of the proxy's client.
 
 A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
-this address was sent by the client. So only text from trusted proxies is used: a request counts for the right-most
-address that does not belong to a trusted proxy. A request counts for the proxy itself in three cases:
+this address was sent by the client. So only text from trusted proxies is used: a request is counted for the right-most
+address that does not belong to a trusted proxy. A request is counted for the proxy itself in three cases:
     - The request has neither header.
     - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
-    - The request has both headers, and they disagree: one of the headers may be the client's own.
+    - The request has both headers, and their addresses differ: the client itself may have sent one of the headers.
 """
 
 import re
@@ -25,7 +25,7 @@ from typing import Final
 from s3notify_platform.kernel.errors import UsageError
 
 FORWARDED: Final = ("x-forwarded-for", "forwarded")
-"""The headers of proxies. Repeated headers of one name are one list."""
+"""The headers of proxies. The values of repeated headers of one name form one list."""
 
 IPV6_BITS: Final = 64
 """Number of leading bits of an IPv6 address that are compared: one customer has all addresses of a /64 network."""
@@ -63,7 +63,7 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self.networks)
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The address for which a trusted peer's request counts. `headers`: the headers by lower-case name."""
+        """The address for which a trusted peer's request is counted. `headers`: the headers by lower-case name."""
         found = {
             self._last_untrusted(list(hops))
             for name, hops in (
@@ -88,8 +88,8 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """The address or network for which a request from this address counts. An IPv6 address counts for its /64 network.
-    An IPv4 address, also one that is mapped into IPv6, counts for itself.
+    """The address or network for which a request from this address is counted. For an IPv6 address, this is its /64
+    network. For an IPv4 address, even one that is mapped into IPv6, this is the address itself.
     """
     found = _address(address)
     if isinstance(found, IPv6Address):

@@ -1,15 +1,16 @@
-"""The inlet from any message queue: receive messages, pass them to the intake, delete or hide them.
+"""The inlet for any message queue: receives messages, passes them to the intake, and deletes or hides them.
 
 Steps
     1. Messages are received while more are available, up to `GATHER` together.
     2. During the processing, a heartbeat keeps the messages hidden from other inlets.
-    3. The events of the messages are passed to `Intake.accept`: they become durable in every topic, and signalled.
-    4. A message is deleted only after that.
+    3. The events of the messages are passed to `Intake.accept`: the events become durable in every topic, and are
+       signalled.
+    4. A message is deleted only after step 3.
 
 A message that was not deleted is received again, so no crash loses a change; duplicates do no damage.
 
 Outcomes of a message
-    - All events queued, duplicate, ignored or kept as poison: the message is deleted.
+    - Each event is queued, a duplicate, ignored, or kept as poison: the message is deleted.
     - A topic is full: the message is hidden, and received again later. The hidden time grows with each receive, up to
       15 minutes. Other topics have the entry already.
     - The store is unavailable: the message is kept in memory and retried. Meanwhile, no new message is received,
@@ -21,8 +22,8 @@ Outcomes of a message
       as if it were no S3 event message.
     - A clean stop: messages in progress become visible again immediately.
 
-Any number of inlets may share a queue. Requests: 1 receive every `RECEIVE_SECONDS` if idle. If messages come in batches
-of 10, 100 messages cost 10 receives, 10 deletes and one `accept`.
+Any number of inlets may share a queue. Requests: 1 receive every `RECEIVE_SECONDS` if idle. 100 messages that come in
+batches of 10 cost 10 receives, 10 deletes and one `accept`.
 """
 
 import logging
@@ -166,8 +167,8 @@ class PullInlet:
         except _RETRY as error:
             return str(error), 1.0
         except S3NotifyError:
-            raise  # only a person can fix this error: the message is not at fault
-        except Exception:  # one message must not block the others: find the message at fault
+            raise  # only a person can fix this error: no message causes it
+        except Exception:  # one message must not block the others: find the message that fails
             log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
         return self._accept_singly(read)
 
@@ -328,7 +329,7 @@ class PullInlet:
 
 @dataclass(frozen=True, kw_only=True)
 class PullInletSettings(EgressSettings):
-    """Settings of an inlet from a message queue; inlets derive their own settings from them."""
+    """The common settings of inlets from message queues. The settings of each such inlet derive from this class."""
 
     visibility_seconds: Annotated[
         int,

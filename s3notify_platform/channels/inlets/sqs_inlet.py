@@ -18,8 +18,8 @@ from s3notify_platform.stores.sqs import SqsQueue
 class SqsInletSettings(PullInletSettings):
     """Receive S3's event notifications from an SQS queue: sent by S3 directly, by SNS, or by EventBridge.
 
-    `s3notify init NAME --events` sets this up once: the queue, which allows only the source's bucket (or the topic or
-    rule between them) to send to it, and the bucket's notification for the source's keys. By hand: allow
+    Run `s3notify init NAME --events` once to set up the queue, and the bucket's notification for the source's keys.
+    Only the source's bucket, or the topic or rule between bucket and queue, may send to this queue. By hand: allow
     s3.amazonaws.com to send to the queue (sqs:SendMessage, on condition that aws:SourceArn is the bucket), and let the
     queue keep messages for 14 days. Let the bucket notify the queue of s3:ObjectCreated:*, s3:ObjectRemoved:* and
     s3:LifecycleExpiration:*, filtered by the source's prefix. Without the filter, the platform's own objects in the

@@ -1,1 +1,1 @@
-"""The publisher for writers: it announces its changes in the notification queue before it makes them."""
+"""The publisher for writers, which announces each change in the notification queue before it makes the change."""

@@ -55,12 +55,11 @@ class LateAnnouncements:
             self.reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
-        """All topics as of the time of these changes. If the topics could not be read: None, and the signal is not
-        marked as queued.
+        """All topics as of the time of these changes. If the topics could not be read, the result is None, and the
+        signal is not marked as queued.
 
-        If all changes are reserved, and happened soon after the topics were read, the topics that this process knows
-        suffice, and no request is made. Otherwise, the topics are read again: a change in doubt, for example, may still
-        happen later.
+        No request is made if all changes are reserved, and happened soon after this process read the topics. Otherwise,
+        the topics are read again. For example, a change whose outcome is unknown may still happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
@@ -101,7 +100,8 @@ class LateAnnouncements:
             work.announced, work.left = False, True
 
     def reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
-        """Makes new reservations for writes still in doubt; the reconciler resolves these reservations later.
+        """Makes new reservations for writes whose outcome is still unknown. The reconciler resolves these reservations
+        later.
 
         If the new reservations fail, too, the caller gets `Unknown`, and the signal is not marked as queued.
         """

@@ -19,8 +19,9 @@ def open_publisher(
     publisher between threads.
 
     `settings`: the source's settings, like platform_bucket, keyspace_prefix, records_table, slots, region,
-    endpoint_url, profile. Credentials are `keys`, or are found as boto3 finds them. `egress`: the endpoints that topics
-    without a queue may have. `UsageError` for invalid settings. For several sources of a bucket use `QueuedPublisher`.
+    endpoint_url, profile. The credentials are `keys`, or the credentials that boto3 finds. `egress`: the endpoints that
+    topics without a queue may have. `UsageError` for invalid settings. For several sources of a bucket use
+    `QueuedPublisher`.
     """
     values = values_in({"name": source, "bucket": bucket, **settings}, SETTINGS)
     place = LocationSettings(**given_of(values, LocationSettings))

@@ -25,7 +25,7 @@ PublishOutcome = WriteOutcome | Refused
 
 @dataclass(slots=True, kw_only=True)
 class PendingChange:
-    """One change that is being published. `happened` is None while the write is in doubt."""
+    """One change that is being published. `happened` is None while the outcome of the write is unknown."""
 
     change: Change
     event: Event

@@ -6,17 +6,17 @@
         case Refused(retry_after_seconds=seconds): …        # nothing was written
 
 Steps, for one change or a batch
-    1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all topics.
+    1. Reserve the change in every topic that takes the key. If a topic is full, the change is refused in all topics.
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
-    3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. If each write has a reservation, and was answered at most 2 s after the start of the last
-       read of the topics, this read suffices. Otherwise, read the topics again. If a write happened, announce it to
-       new topics: their consumers list only once, and could miss the object.
-    5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the write is in
-       doubt, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
+    3. If the outcome is unknown, send a HEAD. If the object has our id, or is gone after a delete, the write happened.
+    4. Look at the topics. The last read of the topics suffices if each write has a reservation, and was answered at
+       most 2 s after this read began. Otherwise, read the topics again. If a write happened, announce it to new topics:
+       the consumers of new topics list only once, and could miss the object.
+    5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the outcome is
+       unknown, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
        resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
-       if all changes are queued.
+    6. Move the signal of each touched slot, with the queued mark, and then the root. If all changes are queued,
+       `signals: root` moves only the root.
     7. Send the changes to the topics that are not persistent (`direct_delivery`). Failures raise no error.
 
 Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
@@ -27,12 +27,12 @@ Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Changes t
 same time share one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
 If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. The reconciler also
-announces the changes to the topics that exist then, and moves the signals. The signal is not marked if no topic takes
-the key, or if the queue was not reachable. Then consumers list, as for an unqueued writer.
+announces the changes to the topics that exist then, and moves the signals. The signal is not marked as queued if no
+topic takes the key, or if the queue was not reachable. Then consumers list, as they do for a writer without the queue.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
-Only a listing, at the latest the sweep, finds the object. A writer has no reservation if the key's first topic was
-created later than 2 s before the start of the write, or if all topics that the writer knew were deleted meanwhile.
+Only a listing finds the object, at the latest the sweep's listing. A writer has no reservation if no topic of the key
+existed 2 s before the write began, or if all topics that the writer knew were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -137,8 +137,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Writes one object. Requests with one topic: 5, in sequence; 3 or 4 more for the first put, then 1 more each
-        2 s, and each 32 puts. Concurrent threads share all requests except the PUTs of object and slot signal.
+        """Writes one object. Requests with one topic: 5, in sequence. The first put costs 3 or 4 more, then every 2 s
+        and every 32 puts cost 1 more. Threads share all requests except the PUTs of object and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -155,7 +155,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Deletes one object. Requests: as many as `put`. Requires no writer's id: absence proves the deletion."""
+        """Deletes one object. Requests: as many as `put`. No writer's id is needed: absence proves the deletion."""
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
@@ -202,12 +202,12 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announces objects like those of other writers. A key without an object is announced as a deletion.
+        """Announces objects, for example of other writers. A key without an object is announced as a deletion.
 
-        Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
-        these objects. The call may be repeated. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to
-        each topic that takes a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`,
-        `NotSignalledError`: announce all keys again.
+        The rules of topics apply, except rules by event, because the event is unknown. Topics with rules by tags take
+        none of these objects. The call may be repeated. Requests: 1 HEAD for each key, then 1 scan of the topics, a
+        push to each topic that takes a key, and the signals. `QuotaExceededError`, `UnavailableError`,
+        `UnknownOutcomeError`, `NotSignalledError`: announce all keys again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
@@ -355,7 +355,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 work.happened = False
 
     def _look(self, work: PendingChange) -> None:
-        """Resolves a write in doubt if a HEAD proves that it happened. Otherwise, the write may still happen."""
+        """Resolves a write of unknown outcome if a HEAD proves that it happened. Otherwise, it may still happen."""
         try:
             found = self._publisher.head(work.event.key)
         except S3NotifyError:
@@ -418,7 +418,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
     def _signal(self, works: Sequence[PendingChange]) -> None:
-        # A write in doubt moves its slot's signal, too, but without the mark, as an unqueued writer does.
+        # A write of unknown outcome moves its slot's signal, too, but without the mark, like writes without the queue.
         moved = [work for work in works if work.happened is not False]
         unqueued = {work.event.key for work in moved if not work.announced}
         keys = list(dict.fromkeys(work.event.key for work in moved))
@@ -444,7 +444,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             for work in works
         )
         raise NotSignalledError(
-            f"{len(keys)} written keys are not announced, first {keys[0]!r}: {message}; announce them again",
+            f"{len(keys)} written keys are not announced, for example {keys[0]!r}: {message}; announce them again",
             keys,
             outcomes,
         )

@@ -2,14 +2,15 @@
 
 | left by a killed writer | recognised by | after |
 |---|---|---|
-| a reservation, its object written or not | HEAD, or LIST if HEAD is refused | `stale_seconds`, and one or two passes |
+| a reservation, with or without an object | HEAD, or LIST if HEAD is refused | `stale_seconds` and one or two passes |
 | a multipart upload | its reservation, which names it; aborted before the HEAD | the same time |
 | an entry whose slot was never signalled | the signal is the same as before the entry | `unsignalled_seconds` |
-| an entry whose slot's signal has moved, or was not read before it | the entry still exists | `doubtful_seconds` |
+| an entry whose slot's signal moved, or was not read before the entry | the entry still exists | `doubtful_seconds` |
 
-In each of these cases, the slot's signal is moved, marked as queued. The signal is moved again every `doubtful_seconds`
-while the entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the
-signals. One instance is enough, several are allowed, and any may be killed at any time: the next instance starts over.
+In each of these cases, the slot's signal is moved, with the queued mark. The signal is moved again every
+`doubtful_seconds` while the entry exists. A needless signal causes a batch that finds nothing; to avoid this, the
+reconciler watches the signals. One instance is enough, several are allowed, and any may be killed at any time: the next
+instance starts over.
 
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, and t × (1 + h) reads.
 Each keyspace costs 1 HEAD, and 1 LIST if its root moved. With default settings, two topics, and the queue on a bucket,
@@ -146,7 +147,9 @@ class ReconcilerService:
             ("passes", "committed", "aborted", "recounted", "signalled", "failed", "working_ms"), 0
         )
         self._unannounced: set[str] = set()
-        """Keys whose changes could not be announced in every topic: their signals move without the queued mark."""
+        """Keys whose changes could not be announced in every topic. The signals of these keys move without the queued
+        mark.
+        """
         self._turn = Lock()
         self._due_at: float | None = None
 
@@ -220,12 +223,12 @@ class ReconcilerService:
                 key, why = refused[0]
                 slot = slot_of(key, topic.settings.slots)
                 errors.append(
-                    f"{topic.name}: {len(refused)} reservations of killed writers wait, one of them of slot {slot}, "
+                    f"{topic.name}: {len(refused)} reservations of killed writers wait, such as one of slot {slot}, "
                     f"because HEAD and LIST of the key are refused: {why}. If a right is missing, "
                     "allow s3:ListBucket below the topic's prefix, or run another reconciler that has this right"
                 )
             reconciled.append(came_to)
-            # Only pulled topics need signals: a pushed topic is scanned by its delivery worker.
+            # Only pulled topics need signals, because delivery workers scan the pushed topics.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
         self._unannounced &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
@@ -246,8 +249,8 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Polls the signals before the entries are read. So the signal for an entry that is new in this pass can have
-        moved only after the previous pass's poll.
+        """Polls the signals before the entries are read. So if an entry is new in this pass, the entry's signal can
+        have moved only after the poll of the previous pass.
         """
         for watched in self._keyspaces:
             watched.before = watched.watcher.state if watched.polled else None
@@ -258,10 +261,10 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _head(self, refused: list[tuple[str, RefusedError]], key: str) -> ObjectMeta | None:
-        """The object by HEAD or LIST. If both are refused, key and error are added to `refused`, and the reservation
-        waits, as in an outage. The reconciler handles all topics of the bucket, but may lack the right to look at the
-        keys of some topics. A LIST shows no metadata. So after a LIST the event has no metadata, and an overwrite under
-        If-Match with the same bytes counts as not happened.
+        """The object, as HEAD or LIST shows it. If both are refused, key and error are added to `refused`, and the
+        reservation waits, as in an outage. The reconciler handles all topics of the bucket, but may lack the right to
+        look at the keys of some topics. A LIST shows no metadata. So after a LIST the event has no metadata, and an
+        overwrite with the same bytes under If-Match is treated as if it had not happened.
         """
         try:
             return head_or_listed(self._objects, key)
@@ -362,8 +365,8 @@ class ReconcilerService:
         )
 
     def _digest(self, watched: WatchedKeyspace, state: WatcherState, entry: Entry) -> bytes:
-        """The digest of the signal that moves after the entry: of the root if only the root moves, else of the slot's
-        signal.
+        """The digest of the signal that moves after the entry. This signal is the root if only the root moves,
+        otherwise the slot's signal.
         """
         if watched.watcher.alone:
             return digest_of(ETag(state.root_etag or ""))
@@ -415,7 +418,7 @@ def shared_reconciler(
 ) -> ReconcilerService:
     """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. Cost: no request.
 
-    Each source of the queue needs its own poll; all sources share one scan of the topics. A sensor calls the
+    Each source of the queue needs a poll of its own, but all sources share one scan of the topics. A sensor calls the
     reconciler's `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)

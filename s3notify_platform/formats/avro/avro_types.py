@@ -208,7 +208,7 @@ def _is_null(schema: Any) -> bool:
 def empty_fields(columns: pa.Schema | pa.DataType) -> int:
     """Returns the number of fields, at any depth, whose type is a record without any fields. Pure.
 
-    Values of this type take no bytes, too.
+    Values of this type also take no bytes.
     """
     if not isinstance(columns, pa.Schema):
         if not pa.types.is_nested(columns):

@@ -1,10 +1,10 @@
 """Reads Avro's object container files, block by block, as rows and rejects.
 
 A split reads the blocks that begin in it. Each block begins behind a sync marker, and a reader can find the next marker
-from any place in the file. Bytes that are not a block become one reject, which ends at the next sync marker. A record
-that cannot be read makes the rest of its block one reject. A file without a readable header, or without any column of a
-given schema, becomes one reject. The split at the file's beginning reports this reject. `_offset` is the byte where the
-record's block begins, plus the record's number in the block.
+from any place in the file. Bytes that are not a block become one reject, which ends at the next sync marker. If a
+record cannot be read, it becomes one reject, together with the rest of its block. A file without a readable header, or
+without any column of a given schema, becomes one reject. The split at the file's beginning reports this reject.
+`_offset` is the byte where the record's block begins, plus the record's number in the block.
 
 Two things differ from the Avro specification. A union of several types, besides null, is read only if these types are
 numbers. A type that contains itself, and arrays whose items take no bytes, are refused.
@@ -12,8 +12,8 @@ numbers. A type that contains itself, and arrays whose items take no bytes, are 
 Fields that are always null are not decoded. Such fields take no bytes, so a small object could contain millions of
 nulls.
 
-Memory: decompressed blocks with fewer than `MAX_AVRO_BLOCK_BYTES` bytes and fewer than `ROWS` records together, and one
-more block. The records of all these blocks are also in memory as Python values.
+Memory: several decompressed blocks, which together have fewer than `MAX_AVRO_BLOCK_BYTES` bytes and fewer than `ROWS`
+records, and one more block. The records of all these blocks are also in memory as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -253,7 +253,7 @@ def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
     begin = place + numbers.tell()
     if count < 0 or not 0 <= size <= MAX_AVRO_BLOCK_BYTES:
         raise UnreadableError(
-            f"a block of {count} records in {size} bytes: at most {MAX_AVRO_BLOCK_BYTES} are allowed"
+            f"a block of {count} records in {size} bytes: at most {MAX_AVRO_BLOCK_BYTES} bytes are allowed"
         )
     if body.read(begin + size, begin + size + _SYNC) != sync:
         raise UnreadableError(f"a block of {size} bytes without a sync marker behind it")
@@ -291,7 +291,7 @@ class _Block:
             error = reason_of(found) or type(found).__name__
         self.ends = ends
         if not error and self.end < len(self.records):
-            error = f"{len(self.records) - self.end} bytes behind its records"
+            error = f"{len(self.records) - self.end} bytes behind the block's records"
         return values, error
 
     @property
@@ -326,8 +326,8 @@ class _Batch:
         """Reads a block. If a record is unreadable, returns one reject for it and for the rest of the block."""
         if block.count > min(len(block.records), MAX_AVRO_BLOCK_ROWS):
             raise UnreadableError(
-                f"a block of {block.count} records in {len(block.records)} bytes: at most {MAX_AVRO_BLOCK_ROWS} are "
-                "allowed"
+                f"a block of {block.count} records in {len(block.records)} bytes: at most {MAX_AVRO_BLOCK_ROWS} "
+                "records are allowed"
             )
         header = self._header
         self._nulls += block.count * header.nulls
@@ -344,7 +344,7 @@ class _Batch:
             values = block.together(self._header.all) if block.records else []
         except MemoryError as found:
             raise UnreadableError(
-                f"a block of {block.count} records takes more memory than there is"
+                f"a block of {block.count} records needs more memory than there is"
             ) from found
         except Exception:  # noqa: BLE001 - a damaged file can raise anything
             values, error = block.one_by_one(self._header.each)

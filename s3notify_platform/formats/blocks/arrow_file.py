@@ -76,8 +76,8 @@ def reading(file: ArrowFile) -> Iterator[None]:
 
 
 def wanted_columns(names: list[str], target: Target) -> list[str]:
-    """Returns the columns to read from a file: the schema's columns, or all columns if the target also needs unnamed
-    columns. Pure.
+    """Returns the columns to read from a file: the schema's columns, or all columns if the target also needs columns
+    that the schema lacks. Pure.
 
     Raises `UnreadableError` if the file has no column of a given schema, or has two columns with the same name.
     """

@@ -1,9 +1,9 @@
 """Casts columns of binary formats to the schema's types, at any depth, and finds the values that do not fit.
 
 A value fits if the cast loses nothing: a number must not be rounded to a decimal or an integer, and a time must be
-midnight to become a date. A floating point number counts as the decimal number that is its shortest text, like 0.1.
-There are two exceptions, as in texts: a cast to floating point may round decimals, and times are cut to microseconds,
-the precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused.
+midnight to become a date. The value of a floating point number is that of its shortest decimal text, like 0.1. There
+are two exceptions, as in texts: a cast to floating point may round decimals, and times are cut to microseconds, the
+precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused.
 """
 
 from decimal import Decimal
@@ -31,16 +31,16 @@ Odd = npt.NDArray[np.bool_]
 """True for each value that does not fit."""
 
 _ROUNDED_EXACTLY: Final = {np.dtype("f8"): (2.0**50, 22), np.dtype("f4"): (2.0**21, 8)}
-"""Two limits for each floating point type. Within them, a number is rounded exactly to a decimal: the decimal's digits,
-as an integer, are below the first limit, and the scale is at most the second limit.
+"""Two limits for each floating point type. A number is rounded exactly to a decimal if the decimal's digits, read as an
+integer, are below the first limit, and the decimal's scale is at most the second limit.
 """
 
 
 def cast_most(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Odd]:
     """Casts a column. If any part of a value does not fit, the whole value is null in the result.
 
-    The common mismatches are found for a whole column at once. Others are found by halving, which costs about 50 µs for
-    each value that does not fit.
+    The common mismatches are found for a whole column at once. Other mismatches are found by halving, which costs about
+    50 µs for each value that does not fit.
     """
     fit, odd = _cast_most(values, kind)
     return _without(fit, odd), odd
@@ -175,7 +175,7 @@ def _rounded(numbers: npt.NDArray[np.floating], kind: pa.Decimal128Type) -> Odd:
 
 
 def _without(values: pa.Array, odd: Odd) -> pa.Array:
-    """Returns the values, with null in place of odd values."""
+    """Returns the values, with null in place of each value that `odd` marks."""
     return values.take(pa.array(np.arange(len(values)), mask=odd)) if odd.any() else values
 
 

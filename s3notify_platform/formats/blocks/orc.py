@@ -1,12 +1,12 @@
 """Reads ORC stripe by stripe as rows and rejects, by ranged GETs of the needed parts.
 
-Each stripe counts as an equal share of the file's bytes, wherever the stripe is stored. A split reads the stripes whose
-shares begin in the split. A stripe that cannot be read is one reject; a row with a value that does not fit is one
-reject. A file without a readable tail, or without any column of a given schema, becomes one reject. The split at the
-file's beginning reports this reject. `_offset` is 2**32 times the number of the stripe, plus the number of the row in
-the stripe. The reader, pyarrow, reads a stripe only as a whole. The reader converts times to nanoseconds, which reach
-from the year 1677 to 2262. So a stripe with a time outside of these years is one reject: pyarrow does not say which row
-has this time.
+For splits, the file's bytes are divided into equal shares, one for each stripe, wherever the stripes are stored. A
+split reads each stripe whose share begins in the split. A stripe that cannot be read is one reject; a row with a value
+that does not fit is one reject. A file without a readable tail, or without any column of a given schema, becomes one
+reject. The split at the file's beginning reports this reject. `_offset` is 2**32 times the number of the stripe, plus
+the number of the row in the stripe. The reader, pyarrow, reads a stripe only as a whole. The reader converts times to
+nanoseconds, which reach from the year 1677 to 2262. So a stripe with a time outside of these years is one reject:
+pyarrow does not say which row has this time.
 
 Memory: one decoded stripe, whose size is known only after decoding. The number of the file's rows is checked before
 decoding. An object in memory is decoded twice if it has texts, lists or very many values. The first decoding only
@@ -112,8 +112,8 @@ def _are_more(bytes_: int, file: ArrowFile, source: BytesInMemory, kinds: Sequen
     columns = {column.name: ds.field(column.name) for column in kinds}
     with suppress(UnreadableError), reading(file):
         # A thread of Arrow may free the file after this function has returned. The thread must not need Python's lock
-        # for that, because an exiting process no longer gives it the lock (apache/arrow#39862). So the file is a copy
-        # in Arrow's memory.
+        # for that, because in an exiting process the thread never gets this lock (apache/arrow#39862). So the file is a
+        # copy in Arrow's memory.
         body = pa.BufferOutputStream()
         body.write(source.body)
         whole = ds.OrcFileFormat().make_fragment(pa.BufferReader(body.getvalue()))
@@ -171,7 +171,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if stripes == 1 else b""
             yield _rejected(number, f"stripe {number}: {error}", raw, target)
     if len(wanted) == stripes and rows < reader.nrows:
-        yield _rejected(stripes, f"{rows} rows in its stripes, but {reader.nrows} in its tail", b"", target)
+        yield _rejected(stripes, f"{rows} rows in the stripes, but {reader.nrows} in the tail", b"", target)
     return min((begin for begin in begins if begin >= end), default=size)
 
 

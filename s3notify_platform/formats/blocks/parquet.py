@@ -69,8 +69,8 @@ returned.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group. `begin`, `end`: the group's approximate place in the file, which decides which split reads the
-    group.
+    """One row group. `begin`, `end`: the group's approximate place in the file. This place decides which split reads
+    the group.
 
     The place is calculated from the sizes of the row groups. The columns' exact offsets are not used, because pyarrow
     26 crashes the process if it reads a column of a damaged footer.
@@ -224,7 +224,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
     except Exception as error:
         raise UnreadableError(reason_of(error)) from error
     if sum(rows) != all_rows:
-        raise UnreadableError(f"{all_rows} rows in the footer, but {sum(rows)} in its row groups")
+        raise UnreadableError(f"{all_rows} rows in the footer, but {sum(rows)} in the row groups")
     if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
         raise UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))

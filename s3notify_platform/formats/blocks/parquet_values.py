@@ -29,8 +29,8 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
     """Casts the rows of an Arrow table to the target, as rows of object 0.
 
     A row with a value that does not fit, or with a field that an inferred schema lacks, is a reject. `offset` of rows
-    and rejects is the row's number in the table. The raw bytes of the first `MAX_REJECTS` rejects are the row as JSON.
-    Never raises for bad data: if the table cannot be cast, it is one reject.
+    and rejects is the row's number in the table. For the first `MAX_REJECTS` rejects, the raw bytes are the row as
+    JSON. Never raises for bad data: if the table cannot be cast, it is one reject.
     """
     try:
         return _fit(table, target)

@@ -33,8 +33,8 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The dialect of a CSV: how values are separated, quoted and escaped; which lines are not records; which texts are
-    null.
+    """The dialect of a CSV: how values are separated, quoted and escaped, which lines are not records, and which texts
+    are null.
 
     `delimiter`, `quote`, `escape` and `comment` are one ASCII character each, or empty if unused. `names`: the column
     names, if the first line of an object is not a header. `nulls` are separated by `|`. For each field,
@@ -131,7 +131,7 @@ class Dialect:
         if end == len(record):
             return ""
         if record[end] == RETURN:
-            return "a carriage return stands alone: end lines with a line feed, or with both"
+            return "a carriage return without a line feed: end lines with a line feed, or with both"
         return "a quote is not closed, or has text behind it"
 
     @cached_property
@@ -172,7 +172,7 @@ def csv_cut(
     """Returns the starts and ends of the records in `body`, and where the first incomplete record begins. `body` begins
     with a record.
 
-    The header counts as a record, a blank line does not. If not `final`, more text may follow. A record longer than
+    The header is a record here, but a blank line is not. If not `final`, more text may follow. A record longer than
     `limit` counts as malformed. `mark`: true if the body is the beginning of an object.
     """
     if mark and (skipped := _skipped(body, dialect.skip_lines)):
@@ -229,7 +229,7 @@ _LINE_END: Final = re.compile(rb"\r\n?|\n")
 def _behind_line(body: bytes, place: int) -> int:
     """Returns where a line that is not a record ends, or the end of `body` if no line end is found.
 
-    A lone carriage return ends the line, too: the text behind it may be a record.
+    A lone carriage return also ends the line, because the text behind it may be a record.
     """
     found = _LINE_END.search(body, place)
     return found.end() if found else len(body)
@@ -246,8 +246,8 @@ def _short(breaks: Marks, whole: int, limit: int) -> bool:
 def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dialect = STANDARD) -> bool:
     """True if quotes alternately open and close a value. Each quote must be at the border of its value, or be doubled.
 
-    `inside`: for each byte, true if a quoted value is open after this byte. The result is also false for a lone
-    carriage return outside of quotes, which makes its record malformed.
+    `inside`: for each byte, true if a quoted value is open after this byte. The result is also false if a lone carriage
+    return is outside of quotes, because such a record is malformed.
     """
     if len(octets) and inside[-1]:
         return False
@@ -293,8 +293,8 @@ def _scanned_breaks(
             continue
         end = dialect.record_end(body, begin, len(body))
         while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
-            # A lone carriage return joins the text before and behind this byte to one malformed record. Quoted line
-            # ends behind this byte do not end the record.
+            # A lone carriage return joins the text before it and the text behind it to one malformed record. Quoted
+            # line ends in the text behind it do not end the record.
             end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break

@@ -85,8 +85,8 @@ class Csv(TextFormat):
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`.
 
-        The result is false, too, if the dialect is not `simple`: then a reader cannot find a record's start from the
-        middle of an object.
+        The result is also false if the dialect is not `simple`, because a reader then cannot find a record's start from
+        the middle of an object.
         """
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
@@ -250,7 +250,7 @@ class CsvRecords(Parser):
     def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
         if not len(records.start):
-            # A header alone shows no types: columns without values would become texts.
+            # A header alone shows no types, so columns without values would become texts.
             return pa.schema([])
         check_csv_records(records, self._dialect)
         found = inferred_types(records.joined(), self._names, None, self._dialect, self.notation)

@@ -88,7 +88,7 @@ def check_json_lines(records: Records) -> None:
 _TEXT_OR_BRACE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?:[ \t\r\n]*+:)?+|[{}]', re.DOTALL)
 _COLON: Final = ord(":")
 _SCANNED_BYTES: Final = 1 << 18
-"""The tokens of about this many bytes, and of at most twice as many, are in memory together."""
+"""Approximate number of bytes whose tokens are in memory together; the maximum is twice this number."""
 _Fields = dict[bytes, "_Fields"]
 """The fields of an object by key, each with the fields below it."""
 
@@ -96,8 +96,8 @@ _Fields = dict[bytes, "_Fields"]
 def check_cells(text: bytes, columns: int | None = None) -> None:
     """Raises `ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
 
-    Without `columns`, the number of different fields in the text, at any depth, takes its place. Also raises if this
-    number is larger than `MAX_KEYS`.
+    Without `columns`, the factor is the number of different fields in the text, at any depth. Also raises if this
+    number of fields is larger than `MAX_KEYS`.
     """
     objects = max(1, text.count(b"{"))
     if columns is None:
@@ -116,8 +116,8 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
 
 
 def _count_paths(text: bytes, most: int) -> int:
-    """Returns the number of different paths of fields in JSON lines. If there are more than `most`, returns a number
-    above `most`, because the count ends early.
+    """Returns the number of different paths of fields in JSON lines. If there are more than `most` paths, returns some
+    number above `most`, because the count ends early.
     """
     count = 0
     top: _Fields = {}

@@ -6,7 +6,7 @@ is read as JSON lines. Only the first `BEGINNING_BYTES` of the decoded object de
 
 A list cannot be read from its middle. But a large object may have been split as JSON lines, before its content was
 known. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other
-parts read the object's beginning, too, and find out that their parts have no record. So each record is read exactly
+parts also read the object's beginning, and find out that these parts have no record. So each record is read exactly
 once, even if the object was split. Each part takes one more GET.
 """
 

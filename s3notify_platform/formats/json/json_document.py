@@ -1,4 +1,4 @@
-"""Reads JSON documents of any number of lines. Each item of a list is a record; any value other than a list is one
+"""Reads JSON documents of any number of lines. Each item of a list is a record. A value that is not a list is one
 record.
 
 A stored object may contain several JSON values, one after the other. If a path is set, like `data.items`, the records

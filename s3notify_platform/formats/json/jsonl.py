@@ -425,7 +425,7 @@ def _split(
 ) -> list[T | None]:
     """Returns the parts of each JSON object or list; None for null.
 
-    Any other value also gives None, and counts as a mismatch of its record.
+    The result for any other value is also None, and the value counts as a mismatch of its record.
     """
     found: list[T | None] = []
     for raw, path, record in zip(raws, paths, records, strict=True):

@@ -259,10 +259,10 @@ def test_a_deleted_topic_gets_no_entries():
         (event(etag="é"), "is invalid"),
         (event(size=2**80), "is invalid"),
         (event("\x01" * MAX_KEY_BYTES), "larger than topic 'orders' allows"),
-        (event(name="ObjectCreated:" + "x" * 200), "event name has more than 200"),
-        (event(name="ObjectCreated:\xfc"), "event name or size is invalid"),
+        (event(name="ObjectCreated:" + "x" * 200), "sequencer or name has more than 200"),
+        (event(name="ObjectCreated:\xfc"), "sequencer, name or size is invalid"),
         (event(version_id="v" * 1025), "version id has more than 1024"),
-        (event(configuration_id="c" * 256), "configuration id more than 255"),
+        (event(configuration_id="c" * 256), "configuration id has more than 255"),
         (event(configuration_id="\ud800"), "unprintable characters"),
     ],
 )

@@ -272,6 +272,6 @@ for parsed in FORMATS["avro"].parse([("k", body)], Target(schema=SCHEMA)):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [
-        "0 ['Avro: a block of 1 records takes more memory than there is']",
+        "0 ['Avro: a block of 1 records needs more memory than there is']",
         "1 []",
     ]

@@ -17,7 +17,7 @@ from s3notify_platform.formats.records import Parsed, Reject, Target
 from tests.support.split_reading import in_turn
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-REMEDY = "a carriage return stands alone: end lines with a line feed, or with both"
+REMEDY = "a carriage return without a line feed: end lines with a line feed, or with both"
 
 Rows = list[tuple[Any, Any]]
 
