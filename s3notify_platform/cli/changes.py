@@ -36,7 +36,8 @@ def changes(
     """
     from s3notify_platform.cli.as_of import as_of
     from s3notify_platform.table.arrow_schema import arrow_schema
-    from s3notify_platform.table.row_changes import row_changes, with_changes
+    from s3notify_platform.table.change_columns import with_changes
+    from s3notify_platform.table.row_changes import row_changes
 
     table = place.table(None)
     found = as_of(table, until, None)

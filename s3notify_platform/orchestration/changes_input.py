@@ -48,10 +48,10 @@ METADATA_KEY: Final = "s3notify/changes/{}"
 class Changes:
     """The changes of a source's table since an asset was last materialized. Annotate the asset's input with this class.
 
-    `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
-    To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the version
-    after which the changes begin; None if `rows` has all rows. `until`: the version at which the changes end. `table`:
-    the id of the table that has these versions.
+    `rows` has the table's columns and `change_columns.CHANGE_COLUMNS`: removed rows (`delete`) and added rows
+    (`insert`). To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the
+    version after which the changes begin; None if `rows` has all rows. `until`: the version at which the changes end.
+    `table`: the id of the table that has these versions.
     """
 
     rows: DataFrame

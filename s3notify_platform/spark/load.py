@@ -21,8 +21,9 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.spark_versions import to_arrow_schema
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.change_columns import CHANGE_COLUMNS, with_changes
 from s3notify_platform.table.pinned_schema import schema_of
-from s3notify_platform.table.row_changes import CHANGE_COLUMNS, Share, all_rows, with_changes
+from s3notify_platform.table.row_changes import Share, all_rows
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 LINEAGE: Final = (

@@ -48,7 +48,7 @@ from s3notify_platform.table.open_table import TableName, open_table
 from s3notify_platform.table.packs.pack_set import StagedPack
 from s3notify_platform.table.pinned_schema import DEFINITION, NO_SCHEMA, described, schema_of
 from s3notify_platform.table.proposal import Change, Proposal
-from s3notify_platform.table.row_changes import RowChanges, row_changes, sizes_of
+from s3notify_platform.table.row_changes import RowChanges, replaced_error, row_changes, sizes_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.versions import snapshot_of
@@ -360,7 +360,10 @@ class FollowingTable:
             clock=self.clock,
             memory=self.step_memory,
         )
-        return self.kind.changed(step, row_changes(self.source.reader, since, until))
+        feed = row_changes(self.source.reader, since, until)
+        if feed.replaced.by_slot:
+            raise replaced_error(feed)
+        return self.kind.changed(step, feed)
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
         """Returns the table's `metaData` and `protocol` for the schema that the snapshot `source` has."""

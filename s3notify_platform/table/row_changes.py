@@ -13,10 +13,11 @@ so the feed does not read its rows. The rows that left are in packs that were li
 longer live as of the last version.
 
 For an erased object, the feed has a single deletion, instead of a deletion of each row. The deletion has the object's
-slot, and the `state_changes.key_hash` of its key.
+slot, and the `state_changes.key_hash` of its key. After a rollback, or after a change of a column's type that changes
+values, the feed has all rows of the changed slots (`replaced_rows`).
 
-`row_changes` makes the requests of `feed.changes_of`, and 1 GET if rows have left. Each task makes the requests of
-`reading.read`.
+`row_changes` makes the requests of `feed.changes_of`, and 1 GET if rows have left. If rows are replaced, it also reads
+two snapshots (`versions.snapshot_of`). Each task makes the requests of `reading.read`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,28 +27,17 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import Ranged
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.change_columns import change_values, changed, columns_to_read, has_changes
 from s3notify_platform.table.delta.actions import Add, Remove
 from s3notify_platform.table.feed import NoFeedError, VersionChanges, changes_of, not_kept
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
+from s3notify_platform.table.replaced_rows import ReplacedSlots, Replacement
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.state_changes import StateChange
-from s3notify_platform.table.versions import RETYPED, ROLLBACK, VALUES
-
-CHANGE_COLUMNS: Final = pa.schema(
-    [
-        ("_change_type", pa.string()),
-        ("_commit_version", pa.int64()),
-        ("_commit_timestamp", pa.timestamp("us", "UTC")),
-        ("_reason", pa.string()),
-    ]
-)
-"""The columns that a change has besides the columns of its row. The first three columns are as in Delta's change data
-feed: `insert` or `delete`, the version of the change, and the version's time. The fourth column has the reason
-(`state_changes.Reason`)."""
+from s3notify_platform.table.versions import snapshot_of
 
 NO_REASONS: Final = pa.RecordBatch.from_pylist(
     [],
@@ -66,50 +56,54 @@ version's time, and the reason of the change.
 """
 
 
-def with_changes(table: pa.Schema) -> pa.Schema:
-    """Returns the columns of a table, and `CHANGE_COLUMNS`. `UsageError`: the table has a column with one of these
-    names. Pure.
-    """
-    if taken := sorted({*CHANGE_COLUMNS.names} & {*table.names}):
-        raise UsageError(
-            f"the table has a column {taken[0]!r}, but its change feed needs this name: rename the column in a "
-            "transform"
-        )
-    return pa.schema([*table, *CHANGE_COLUMNS])
-
-
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
     """Yields each version after `since`, up to `until`, with the number of changed objects and the approximate number
     of added bytes.
 
-    `NotFoundError`: as in `changes_of`. `NoFeedError`: a version is a rollback, or gave a column another type and other
-    values.
+    `NotFoundError`: as in `changes_of`.
     """
     for each in changes_of(reader, since, until):
-        _check_forward(each)
         yield each.version, each.count, sum(add.size for add in each.body.adds if add.data_change)
 
 
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
-    """Returns the changes after the version `since`, up to and including `until`. Raises the errors of `sizes_of`.
+    """Returns the changes after the version `since`, up to and including `until`.
 
     `deletes`: True if rows that left are wanted. With `deletes`, the version `since` must still be kept. Memory holds
     the key of each object that was changed or has left.
+
+    `NotFoundError`: as in `changes_of`. `NoFeedError`: a version replaces rows, and `deletes` is false, so the reader
+    would keep the replaced rows.
     """
     found = RowChanges()
     base = since
     for each in changes_of(reader, since, until):
-        _check_forward(each)
         found.add(each)
+        if found.replaced.by_slot and not deletes:
+            raise replaced_error(found)
         if each.version == since + 1 and found.erased:
             # This version is an erasure. The erasure has deleted the files that this version removes from the table.
             # Only erased objects lost rows in this version. So the feed searches for later losses in this version's
             # files.
             base = each.version
             found.forget_files()
-    if deletes and found.first and base >= 0 and reader.version(base) is None:
+    left = deletes and (found.first or found.replaced.by_slot)
+    if left and base >= 0 and reader.version(base) is None:
         raise not_kept(reader, base)  # a later erasure may have removed the files of version `base`
+    if found.replaced.by_slot:
+        found.replaced.before = snapshot_of(reader, base) if base >= 0 else None
+        found.replaced.after = snapshot_of(reader, until)
     return found
+
+
+def replaced_error(found: "RowChanges") -> NoFeedError:
+    """Returns the error of a reader that cannot use changes with replaced rows."""
+    last = found.replaced.last
+    assert last is not None, "some rows were replaced"
+    return NoFeedError(
+        f"version {last.version} {last.did}: rows read before may have left. A reader of an earlier version must begin "
+        f"again: either with a snapshot, or after version {last.version}"
+    )
 
 
 def all_rows(
@@ -167,13 +161,13 @@ class Inserts:
 
     def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See `Share`."""
-        changes = not {*CHANGE_COLUMNS.names}.isdisjoint(output.names)
+        changes = has_changes(output)
         by_key = self.left.num_rows > 0 or changes
         for part in self.parts:
-            for rows in read(store, layout, part.task, _columns(output, by_key=by_key)):
+            for rows in read(store, layout, part.task, columns_to_read(output, by_key=by_key)):
                 kept = self._kept(rows, part.version) if self.left.num_rows else rows
                 if kept.num_rows:
-                    yield _changed(output, kept, self._changes(part, kept) if changes else {})
+                    yield changed(output, kept, self._changes(part, kept) if changes else {})
 
     def _kept(self, rows: pa.RecordBatch, version: int) -> pa.RecordBatch:
         """Returns the rows that no version after `version` has removed."""
@@ -183,13 +177,8 @@ class Inserts:
     @staticmethod
     def _changes(part: Brought, rows: pa.RecordBatch) -> dict[str, Any]:
         reasons = pc.take(part.reasons.column("reason"), _places(rows, part.reasons))
-        count = rows.num_rows
-        return {
-            "_change_type": pa.repeat("insert", count),
-            "_commit_version": pa.repeat(part.version, count),
-            "_commit_timestamp": _times(pa.repeat(part.at_ms, count)),
-            "_reason": pc.fill_null(reasons, "new"),
-        }
+        reasons = pc.fill_null(reasons, "new")
+        return change_values("insert", part.version, part.at_ms, reasons, count=rows.num_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +204,11 @@ class Deletes:
             erased = {"_slot": self.left.column("slot"), "_key": self.left.column("key")}
             yield shaped(output, self.left.num_rows, erased | _deletions(self.left))
             return
-        for rows in read(store, layout, self.task, _columns(output, by_key=True)):
+        for rows in read(store, layout, self.task, columns_to_read(output, by_key=True)):
             places = _places(rows, self.left)
             found = pc.is_valid(places)
             if (gone := rows.filter(found)).num_rows:
-                yield _changed(output, gone, _deletions(self.left.take(places.filter(found))))
+                yield changed(output, gone, _deletions(self.left.take(places.filter(found))))
 
 
 Change = tuple[Slot, int, int, str]
@@ -234,7 +223,7 @@ class RowChanges:
     `came`: for each version, the packs that it added, the changed objects that existed before it, and the slots whose
     rows it added (None: all slots in the packs). `left`: packs that were live as of the first version, and are no
     longer live as of the last version. `first`, `last`: for each object that lost rows, the first and the last change
-    that removed rows of the object.
+    that removed rows of the object. `replaced`: the slots whose rows were replaced as a whole.
     """
 
     came: list[tuple[VersionChanges, list[Add], pa.RecordBatch, set[Slot] | None]] = field(
@@ -244,10 +233,13 @@ class RowChanges:
     first: dict[str, Change] = field(default_factory=dict)
     last: dict[str, Change] = field(default_factory=dict)
     erased: dict[str, Change] = field(default_factory=dict)
+    replaced: ReplacedSlots = field(default_factory=ReplacedSlots)
     _added: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, each: VersionChanges) -> None:
         """Adds the changes of the next version."""
+        if (replacement := Replacement.of(each.version, each.body)) is not None:
+            self.replaced.add(replacement)
         labels: dict[int, set[Slot]] = {}
         reasons: dict[str, Change] = {}
         for change in each.changes:
@@ -283,10 +275,11 @@ class RowChanges:
         """
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
-    def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
+    def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "list[Share]":
         """Returns the added rows of `slots` (None: all slots) in the order of versions, divided into about `tasks`
-        shares. Pure.
+        shares. Replaced rows are in further shares. Pure.
         """
+        others = self.replaced.others(slots)
         parts = [
             Brought(
                 task=task,
@@ -295,24 +288,23 @@ class RowChanges:
                 reasons=_within(reasons, [task]),
             )
             for each, packs, reasons, only in self.came
-            for task in plan_read(packs, _in_both(only, slots), tasks=tasks)
+            for task in plan_read(packs, _in_both(only, others), tasks=tasks)
         ]
         left = _batch(self.last)
-        return [
+        added = [
             Inserts(parts=tuple(some), left=_within(left, [part.task for part in some]))
             for some in _dealt(parts, tasks)
         ]
+        return [*added, *self.replaced.inserts(slots, tasks)]
 
-    def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
+    def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "list[Share]":
         """Returns the rows of `slots` (None: all slots) that left, divided into at most `tasks` shares. The erased
-        objects are in one more share. Pure.
+        objects, and replaced rows, are in further shares. Pure.
         """
-        found: list[Deletes] = []
-        wanted = None if slots is None else {*slots}
-        first, erased = (
-            {key: of for key, of in some.items() if wanted is None or of[0] in wanted}
-            for some in (self.first, self.erased)
-        )
+        found: list[Share] = [*self.replaced.deletes(slots, tasks)]
+        others = self.replaced.others(slots)
+        first = {key: of for key, of in self.first.items() if others is None or of[0] in others}
+        erased = {key: of for key, of in self.erased.items() if slots is None or of[0] in slots}
         if first:
             left, of_keys = _batch(first), {of[0] for of in first.values()}
             packs = [gone.file for gone in self.left.values()]
@@ -327,20 +319,6 @@ def _stay(change: StateChange) -> bool:
     """Returns true if the earlier rows of the object stay."""
     old, new = change.old, change.new
     return old is not None and new is not None and (old.etag, old.since) == (new.etag, new.since)
-
-
-def _check_forward(each: VersionChanges) -> None:
-    note = each.body.note
-    did = ""
-    if ROLLBACK in note and note.get("slots"):
-        did = f"went back to version {note[ROLLBACK]}"
-    if RETYPED in note and note.get(VALUES):
-        did = f"gave {', '.join(note[RETYPED])} another type and other values"
-    if did:
-        raise NoFeedError(
-            f"version {each.version} {did}: rows read before may have left. A reader of an earlier version must "
-            f"begin again: either with a snapshot, or after version {each.version}"
-        )
 
 
 def _in_both(one: Collection[Slot] | None, other: Collection[Slot] | None) -> Collection[Slot] | None:
@@ -381,32 +359,11 @@ def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
         yield some
 
 
-def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
-    """Returns the columns that must be read to make this output."""
-    own = [each for each in output if each.name not in CHANGE_COLUMNS.names]
-    if by_key and "_key" not in output.names:
-        own.append(pa.field("_key", pa.string()))
-    return pa.schema(own)
-
-
 def _places(rows: pa.RecordBatch, objects: pa.RecordBatch) -> pa.Array:
     """Returns the index of each row's object among `objects`, or null if the object is not in `objects`."""
     return pc.index_in(rows.column("_key"), objects.column("key"))
 
 
-def _changed(output: pa.Schema, rows: pa.RecordBatch, changes: Mapping[str, Any]) -> pa.RecordBatch:
-    given = dict(zip(rows.schema.names, rows.columns, strict=True))
-    return shaped(output, rows.num_rows, given | dict(changes))
-
-
 def _deletions(objects: pa.RecordBatch) -> dict[str, Any]:
-    return {
-        "_change_type": pa.repeat("delete", objects.num_rows),
-        "_commit_version": objects.column("version"),
-        "_commit_timestamp": _times(objects.column("at_ms")),
-        "_reason": objects.column("reason"),
-    }
-
-
-def _times(ms: pa.Array) -> pa.Array:
-    return ms.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    version, at_ms, reason = (objects.column(name) for name in ("version", "at_ms", "reason"))
+    return change_values("delete", version, at_ms, reason, count=objects.num_rows)

@@ -118,7 +118,7 @@ class Fuzz:
             latest_deleted_when=DELETED_WHEN,
             cluster_by="customer, order_id",
         )
-        self.feed = FeedCopy(self.source)
+        self.feed = FeedCopy(self.source.location.table)
         self.store = open_store(config)
         self.queue = self.source.location.queue()
         self.chains = AckChains(self.source.location.records())

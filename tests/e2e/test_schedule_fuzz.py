@@ -217,7 +217,7 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
             say(
                 f"{writer.number} changes, {snapshots.taken} snapshots, {drift.refused} refused; "
                 f"{len(writer.poisoned)} of {len(POISON)} bad objects; {retyping.done} other types, by commands of "
-                f"which {retyping.killed} were killed; {snapshots.feed.again} times the feed ended; {dict(chaos.done)}"
+                f"which {retyping.killed} were killed; {dict(chaos.done)}"
             )
 
             def settled() -> bool:

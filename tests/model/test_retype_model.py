@@ -17,6 +17,7 @@ from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.retype import retyped
+from tests.support.feed_copy import FeedCopy
 from tests.support.log_tables import beaten
 from tests.support.retype_site import RetypeSite, wanted
 
@@ -100,6 +101,7 @@ def test_any_sequence_of_types_keeps_values(seed: int) -> None:
         return f"{dice.choice('abcde')}{dice.randrange(4)}"
 
     put("a0", drawn())
+    copies: list[FeedCopy] = []
     for _ in range(40):
         site = process()
         match dice.choice(["put", "put", "put", "retype", "merge", "read", "back", "late"]):
@@ -138,6 +140,9 @@ def test_any_sequence_of_types_keeps_values(seed: int) -> None:
         assert found.kinds() == {"n": arrow_name(model.kind)}
         assert {name: [row["n"] for row in rows] for name, rows in found.rows().items()} == model.rows
         assert {name for name, state in found.states().items() if state.again} == model.again
+        if dice.random() < 0.15:
+            copies.append(FeedCopy(lambda: process().table))
+        assert not any(copy.differences() for copy in copies if dice.random() < 0.3)
         kept[found.newest().version] = (model.kind, {**model.numbers}, {**model.rows}, {*model.again})
 
 

@@ -15,7 +15,7 @@ from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageEr
 from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.spark.datasource.query import S3NotifyDataSource, register
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.table.row_changes import CHANGE_COLUMNS
+from s3notify_platform.table.change_columns import CHANGE_COLUMNS
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
@@ -369,15 +369,23 @@ def test_stream_fails_at_versions_that_are_not_kept(place: Place) -> None:
             each.batch()
 
 
-def test_stream_fails_at_a_rollback(place: Place) -> None:
-    """The error must name the remedy. A stream that begins after the rollback must not fail."""
+def test_stream_of_inserts_fails_at_a_rollback(place: Place) -> None:
+    """The error must name the remedy. A stream that begins after the rollback must not fail, and a stream of changes
+    goes on: it gets the rows that left and the rows that are back.
+    """
     ingest(place, o=(1,))
-    query = query_of(place)
+    query, both = query_of(place), query_of(place, read="changes")
     query.drain()
     ingest(place, o=(2,))
+    both.drain()
     roll_back(place.source.table(), 1)
     with pytest.raises(UsageError, match="version 3 went back to version 1"):
         query.batch()
+    (changes,) = both.drain()
+    assert [(row["_change_type"], row["_reason"], row["_commit_version"], row["a"]) for row in changes] == [
+        ("delete", "rolled back", 3, 2),
+        ("insert", "rolled back", 3, 1),
+    ]
     assert query_of(place).values() == [1]
     place.run("b")
     assert query_of(place, since=3).values() == [2]

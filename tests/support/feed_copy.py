@@ -1,92 +1,85 @@
-"""A copy of a table. The change feed updates the copy, except if the feed demands a new snapshot."""
+"""A copy of a table that the change feed updates."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from threading import Lock
 from typing import Any
 
-from s3notify_platform.source.source import Source
+import pyarrow as pa
+
 from s3notify_platform.table.arrow_schema import arrow_schema
-from s3notify_platform.table.feed import NoFeedError
+from s3notify_platform.table.change_columns import CHANGE_COLUMNS, with_changes
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.row_changes import CHANGE_COLUMNS, all_rows, row_changes, with_changes
+from s3notify_platform.table.row_changes import Share, all_rows, row_changes
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 Row = tuple[tuple[str, Any], ...]
-
-
-def ends_at_new_values(error: str) -> bool:
-    """True if the error says that the feed ends at new values of a column, and names the remedy."""
-    return "another type and other values" in error and "begin again: either with a snapshot" in error
+Place = tuple[str, str, int]
 
 
 class FeedCopy:
-    """A copy of a source's table. The copy begins when the object is used for the first time.
+    """A copy of a table. The copy begins with all rows, when the object is used for the first time.
 
-    If the feed cannot continue because a column got new values, the copy starts again with a snapshot of all rows, as
-    the error advises. `again` counts these restarts.
+    `table`: opens the table. `columns`: the columns to compare; by default, those of the newest version.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.rows: Counter[Row] = Counter()
+    def __init__(self, table: Callable[[], LogTable], columns: pa.Schema | None = None) -> None:
+        self.table, self.columns = table, columns
+        self.rows: dict[Place, Row] = {}
         self.version: int | None = None
         self.changes = 0
-        self.again = 0
         self._lock = Lock()
 
-    def differences(self) -> str:
-        """Updates the copy to the newest table version. Returns the differences of copy and table; empty if they are
-        equal.
+    def differences(self, snapshot: Snapshot | None = None) -> str:
+        """Updates the copy to the table version of `snapshot` (default: the newest). Returns the differences of copy
+        and table; empty if they are equal.
         """
         with self._lock:
-            return self._differences()
+            return self._differences(snapshot)
 
-    def _differences(self) -> str:
-        table = self.source.location.table()
-        found = table.newest()
+    def _differences(self, snapshot: Snapshot | None) -> str:
+        table = self.table()
+        found = snapshot or table.newest()
         if isinstance(found, Absent):
             return ""
         self._follow(table, found)
-        schema = arrow_schema(found.metadata.schema)
+        schema = self._columns(found)
         batches = read_slots(table.reader.store, table.layout, found.packs.values(), None, schema)
         there = Counter(_row(row) for batch in batches for row in batch.to_pylist())
-        missing, surplus = there - self.rows, self.rows - there
+        copied = Counter(self.rows.values())
+        missing, surplus = there - copied, copied - there
         if not missing and not surplus:
             return ""
         return f"the change feed of version {found.version}: {[*missing][:3]} are missing, {[*surplus][:3]} too many"
 
     def _follow(self, table: LogTable, found: Snapshot) -> None:
-        shares: Any = None
-        if self.version is not None:
-            try:
-                shares = row_changes(table.reader, self.version, found.version).shares()
-            except NoFeedError as error:
-                if not ends_at_new_values(str(error)):
-                    raise
-                self.again += 1
-        whole = shares is None
-        if whole:
-            shares = all_rows(found)
-        output = with_changes(arrow_schema(found.metadata.schema))
+        shares: Sequence[Share] = (
+            all_rows(found)
+            if self.version is None
+            else row_changes(table.reader, self.version, found.version).shares()
+        )
+        output = with_changes(self._columns(found))
         # Everything is read before the first change is applied, so a failing store leaves the copy as it was.
         # Deletions come first.
         read = [batch for share in shares for batch in share.read(table.reader.store, table.layout, output)]
-        if whole:
-            self.rows.clear()
         for row in (row for batch in read for row in batch.to_pylist()):
             kind, *_ = (row.pop(name) for name in CHANGE_COLUMNS.names)
-            self._apply(kind, _row(row))
+            self._apply(kind, row)
         self.version = found.version
 
-    def _apply(self, kind: str, row: Row) -> None:
+    def _columns(self, found: Snapshot) -> pa.Schema:
+        return self.columns or arrow_schema(found.metadata.schema)
+
+    def _apply(self, kind: str, row: dict[str, Any]) -> None:
         self.changes += 1
+        place = row["_key"], row["_etag"], row["_offset"]
         if kind == "insert":
-            self.rows[row] += 1
+            assert place not in self.rows, f"a row was added twice: {row}"
+            self.rows[place] = _row(row)
         else:
-            assert self.rows[row] == 1, f"a row that did not exist was removed: {row}"
-            del self.rows[row]
+            assert self.rows.pop(place, None) is not None, f"a row that did not exist was removed: {row}"
 
 
 def _row(row: dict[str, Any]) -> Row:

@@ -21,9 +21,16 @@ steps = st.lists(
 )
 
 
-def committed(steps: Iterable[tuple[Bucket, str, set[int]]], *, vectors: bool = False) -> Rounds:
-    """Commits these rounds. Returns the process that has committed them, with its table."""
-    store = MemoryObjectStore()
+def committed(
+    steps: Iterable[tuple[Bucket, str, set[int]]],
+    *,
+    vectors: bool = False,
+    store: MemoryObjectStore | None = None,
+) -> Rounds:
+    """Commits these rounds to the table in `store` (default: to a new table). Returns the process that has committed
+    them, with its table.
+    """
+    store = store or MemoryObjectStore()
     process, other = Rounds(store=store, vectors=vectors), Rounds(store=store, vectors=vectors)
     stale = process.table.opened()
     for bucket, how, slots in steps:

@@ -18,7 +18,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.datasource.stream import ChangesReader
-from s3notify_platform.table.row_changes import CHANGE_COLUMNS
+from s3notify_platform.table.change_columns import CHANGE_COLUMNS
 from tests.support.sources import with_settings
 from tests.support.spark_options import named, options_of
 

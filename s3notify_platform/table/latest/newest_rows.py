@@ -26,7 +26,7 @@ from s3notify_platform.table.latest.ranks import object_key_of
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, described, schema_of
 from s3notify_platform.table.proposal import Change
 from s3notify_platform.table.round import RoundChange
-from s3notify_platform.table.row_changes import RowChanges
+from s3notify_platform.table.row_changes import Deletes, RowChanges
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.state_changes import key_hash
 
@@ -138,7 +138,8 @@ class NewestRows(Kind):
         ranked = replace(self.latest, deleted=None)
         names = {*LATEST_COLUMNS.names, *ranked.key, *ranked.order_by, MODIFIED}
         needed = pa.schema([each for each in step.columns if each.name in names])
-        shares = [share for share in feed.deletes() if share.task is not None]
+        # Erased objects have no task: the feed has no rows of them.
+        shares = [share for share in feed.deletes() if isinstance(share, Deletes) and share.task is not None]
         rows = (rows for share in shares for rows in share.read(*step.place, needed))
         gone = (ranked.keyed(each).select(_NAMED.names) for each in rows)
         erased = self._erased(step, feed) if feed.erased else ()

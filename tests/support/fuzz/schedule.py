@@ -199,7 +199,7 @@ class Snapshots:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.feed = FeedCopy(self.source)
+        self.feed = FeedCopy(self.source.location.table)
 
     def take(self) -> dict[Version, dict[int, Values]]:
         """Reads and checks one snapshot. Returns the rows by version and offset."""

@@ -15,6 +15,8 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import retype as module
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.change_columns import with_changes
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.known import RESTARTS, Known
 from s3notify_platform.table.retype import Doubts, Retype, Wanted, doubts_of, retyped
@@ -99,8 +101,15 @@ def test_change_to_text_changes_values(site: RetypeSite) -> None:
     assert all(each.data_change for each in versions(site.store)[-1].adds)
     assert not made.doubts.keys
     with pytest.raises(UsageError, match=rf"version {after.version} gave n another type"):
-        row_changes(site.table.reader, before.version, after.version)
-    row_changes(site.table.reader, after.version, after.version)
+        row_changes(site.table.reader, before.version, after.version, deletes=False)
+    changes = [
+        (row["_change_type"], row["_reason"], row["_offset"], row["n"])
+        for share in row_changes(site.table.reader, before.version, after.version).shares()
+        for rows in share.read(site.store, LAYOUT, with_changes(arrow_schema(after.metadata.schema)))
+        for row in rows.to_pylist()
+    ]
+    came = [("insert", "retyped", 0, "7"), ("insert", "retyped", 1, None)]
+    assert changes == [("delete", "retyped", 0, None), ("delete", "retyped", 1, None), *came]
 
 
 def test_feed_goes_on_if_values_stay() -> None:

@@ -5,6 +5,7 @@ later rewrites.
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.maintenance.table_erasure import erase
@@ -12,12 +13,14 @@ from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.change_columns import CHANGE_COLUMNS
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Wanted
 from s3notify_platform.table.round import RoundChange, SlotRound
-from s3notify_platform.table.row_changes import CHANGE_COLUMNS, all_rows, row_changes, sizes_of
+from s3notify_platform.table.row_changes import all_rows, row_changes, sizes_of
 from s3notify_platform.table.state_changes import key_hash
 from s3notify_platform.table.versions import created_ms, kept_versions, snapshot_of
 from tests.support.clocks import HandClock
+from tests.support.feed_copy import FeedCopy
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
 from tests.support.log_steps import committed, steps
 from tests.support.log_tables import LAYOUT
@@ -249,22 +252,51 @@ def test_sizes_count_objects_and_bytes():
     assert all(size > 0 for *_, size in found)
 
 
-def test_rollback_ends_the_feed():
-    """Otherwise a reader that continues would not notice that some rows were withdrawn, and that earlier rows are
-    back.
-    """
+def test_rollback_gives_all_rows_of_changed_slots():
+    """Otherwise a reader would not notice that some rows were withdrawn, and that earlier rows are back."""
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,)), "a2": ("e1", (4,)), "b1": ("e1", (5,))}))
+    process.commit(process.planned({"a1": ("e2", (2,)), "a2": ("e1", (4,)), "b1": ("e1", (5,))}))
+    roll_back(process.whole, 1)
+    replaced = [("a1", "e2", 2), ("a2", "e1", 4)], [("a1", "e1", 1), ("a2", "e1", 4)]
+    found = [
+        (kind, 3, "rolled back", *row)
+        for kind, rows in zip(("delete", "insert"), replaced, strict=True)
+        for row in rows
+    ]
+    assert changed(process, 2, 3) == found
+    assert changed(process, 2, 3, [slot_of_key("b")]) == []
+    assert changed(process, 2, 3, tasks=8) == found
+    process.commit(process.planned({"a1": ("e3", (4,)), "b1": ("e2", (7,))}))
+    of_b = [("delete", 4, "overwritten", "b1", "e1", 5), ("insert", 4, "overwritten", "b1", "e2", 7)]
+    assert [each for each in changed(process, 2, 4) if each[3] == "b1"] == of_b
+    assert came(process, 3, 4) == [("a1", "e3", 4), ("b1", "e2", 7)]
+
+
+def test_reader_of_inserts_alone_ends_at_a_rollback():
+    """Otherwise such a reader would keep rows that were withdrawn, and would get earlier rows again."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))
     roll_back(process.whole, 1)
-    for look in (
-        lambda: row_changes(process.table.reader, 1, 3),
-        lambda: [*sizes_of(process.table.reader, 1, 3)],
-    ):
-        with pytest.raises(UsageError, match=r"version 3 went back to version 1: .*, or after version 3"):
-            look()
-    process.commit(process.planned({"a1": ("e3", (4,))}))
-    assert came(process, 3, 4) == [("a1", "e3", 4)]
+    with pytest.raises(UsageError, match=r"version 3 went back to version 1: .*, or after version 3"):
+        came(process, 1, 3)
+    assert came(process, 3, 3) == []
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@given(first=steps, second=steps, back=st.integers(0, 9))
+def test_copy_of_the_table_stays_equal_across_a_rollback(vectors, first, second, back):
+    """Otherwise a consumer would differ from the table after a rollback, whatever was committed before or after it."""
+    store = MemoryObjectStore()
+    process = committed(first, vectors=vectors, store=store)
+    roll_back(process.whole, back % (process.table.opened().version + 1))
+    process = committed(second, vectors=vectors, store=store)
+    newest = process.table.opened().version
+    for since in range(newest + 1):
+        copy = FeedCopy(lambda: process.whole, SCHEMA)
+        for version in (since, min(since + 1, newest), newest):
+            assert not copy.differences(snapshot_of(process.table.reader, version))
 
 
 @pytest.mark.parametrize("vectors", [False, True])
