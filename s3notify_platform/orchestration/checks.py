@@ -5,7 +5,6 @@ The results name slots, but no keys, because Dagster's log cannot be erased.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import dagster as dg
@@ -106,8 +105,6 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     try:
         source = io.settle_commit_mode()
         opened = source.open_table(expected=state.table if state is not None else "", store=io.clients.store)
-        # Rows of an older code version are not missed changes; a backfill makes them again.
-        source = replace(source, input=replace(source.input, code_version=None))
         jobs, compared = SparkJobs(spark, source), _base(source)
         found = jobs.plan(source.location.all_slots(), compared)
     except (CorruptError, UsageError) as error:

@@ -215,10 +215,9 @@ class InputSettings(ChoiceSettings, FormatSettings):
     code_version: Annotated[
         str | None,
         About(
-            "Version of the transform, like v2. After a change, a slot's objects are read again the next time "
-            "that the slot is requested; a backfill requests all slots. Default: a fingerprint of the transform's "
-            "source and of the project code that it uses; slots made by another version are shown as stale, and "
-            "are not read again on their own"
+            "Version of the transform, like v2. Default: a fingerprint of the transform's source and of the "
+            "project code that it uses. Slots made by another version are shown as stale, and are not read again "
+            "on their own"
         ),
     ] = None
 

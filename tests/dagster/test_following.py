@@ -245,23 +245,6 @@ def test_two_sources_on_one_bucket_both_get_every_change(site_of: Callable[..., 
 
 
 @pytest.mark.thorough
-def test_a_queued_slot_is_read_again_after_a_change_of_the_code_version(site_of: Callable[..., Site]) -> None:
-    """All objects of the slot must be read, though the entry names only one."""
-    site = site_of(code_version="1")
-    site.settle()
-    site.write(3)
-    site.write(3, number=1, body=site.line(31))
-    site.settle()
-    other = site_of(code_version="2", bucket=site.component.bucket)
-    other.cursor, other.run_keys = site.cursor, site.run_keys
-    other.write(3, number=2, body=site.line(32))
-    (request,) = other.tick()
-    assert other.launch(request).success
-    assert other.metadata(3)["objects_read"] == 3
-    assert sorted(other.rows()[3]) == [3, 31, 32]
-
-
-@pytest.mark.thorough
 def test_a_backfill_reads_the_requested_slots_again(watched: Site) -> None:
     """The next batch must read all objects of these slots once, without a listing."""
     site = watched

@@ -15,6 +15,7 @@ from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.source.declared_schema import arrow_columns
 from s3notify_platform.spark.datasource.query import S3NotifyDataSource
 from s3notify_platform.spark.spark_versions import to_arrow_schema
+from s3notify_platform.table.reread import backfill
 from tests.support.engines import Place, by_delta_rs
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -152,10 +153,11 @@ def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) 
     plain = lake_of()
     plain.put(f"{EU}a.jsonl", [{"id": 1}])
     plain.ingest()
-    lake = plain.with_source(partition_columns="dt date", code_version="2")
+    lake = plain.with_source(partition_columns="dt date")
     lake.put(f"{EU}b.jsonl", [{"id": 2}])
     result = lake.ingest([lake.slot(f"{EU}b.jsonl")])
     assert result.schema_added == {"dt": "date"}
+    backfill(lake.source.table(), lake.source.location.all_slots(), None)
     lake.ingest()
     assert [(row["id"], row["dt"]) for row in lake.values()] == [(1, DAY), (2, DAY)]
     # A record with a field of this name is a reject, since the schema cannot have two columns with the name.

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_COLUMNS
+from s3notify_platform.table.reread import backfill
 from tests.support.spark import Lake
 from tests.unit.source.test_declared_schema import BAD, GOOD
 
@@ -212,7 +213,8 @@ def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
     )
     assert [r["reason"] for r in lake.rejects()] == [reason]
     assert sorted(row["c0"] for row in lake.values()) == [0, 7]
-    declared = lake.with_source(schema="c0 bigint, further struct<x: int>", code_version="2")
+    declared = lake.with_source(schema="c0 bigint, further struct<x: int>")
+    backfill(declared.source.table(), declared.source.location.all_slots(), None)
     assert all(r.ok for r in declared.ingest().slots.values())
     assert lake.rejects() == []
     assert sorted((row["c0"], row["further"]) for row in declared.values()) == [

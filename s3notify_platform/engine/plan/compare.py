@@ -294,14 +294,9 @@ class Comparison:
         """
         return key not in unchosen and not self._choice.why_not(key)
 
-    def _is_other(self, slot: Slot) -> bool:
-        """True if the source declares a code version, and some of the slot's rows were made by another code version."""
-        version = self._source.input.code_version
-        return version is not None and self.manifest.slot(slot).is_stale(version)
-
     def is_whole(self, slot: Slot) -> bool:
         """True if the comparison needs all states of a slot, because rows of unchanged objects must be made again."""
-        return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
+        return self.manifest.slot(slot).backfill > 0
 
     def listed(self, found: Sequence[tuple[_Found, pa.RecordBatch]]) -> Iterator[SlotPlan]:
         """Yields the plans of listed slots. `found`: the listed objects of each slot, and all states of the slot."""
@@ -329,17 +324,9 @@ class Comparison:
         return self._planned(found, states, None)
 
     def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
-        facts, version = self.manifest.slot(found.slot), self._source.input.code_version
+        facts = self.manifest.slot(found.slot)
         pending = frozenset(key for key, state in states.items() if state.pending)
-        # An object that is in quarantine as a whole stays in quarantine even if the code changes.
-        stale = {
-            key
-            for key, state in states.items()
-            if self._is_other(found.slot)
-            and (facts.code_version != version or state.since < facts.code_since)
-            and not state.reason
-        }
-        stale |= backfilled_keys(facts, states)
+        again = backfilled_keys(facts, states)
         versions, touched = found.versions, found.touched
         expired = frozenset[str]()
         if self._source.input.on_delete == "keep_expired":
@@ -347,7 +334,7 @@ class Comparison:
         if touched is not None:
             versions = versions + [
                 ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
-                for key in (stale | pending) - touched
+                for key in (again | pending) - touched
                 if not states[key].expired  # no object is left to read
             ]
         changes = changes_of_slot(
@@ -358,7 +345,7 @@ class Comparison:
             max_objects=self._quota,
             touched=touched,
             pending=pending,
-            stale=stale,
+            stale=again,
             expired=expired,
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key, found.unchosen),
         )

@@ -17,6 +17,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_REJECTS
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.table.reread import backfill
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -85,7 +86,8 @@ def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
     assert (reject["reason"], reject["raw"]) == ("breaks the rule positive: a >= 0", b'{"a":-1}')
     assert (result.slots[Slot(0)].rejects, result.slots[Slot(0)].broken) == (1, {"positive": 1})
     assert result.slots[Slot(0)].ok
-    place.run("2", expect="positive: a >= -1", code_version="2")
+    backfill(place.source.table(), [Slot(0)], None)
+    place.run("2", expect="positive: a >= -1")
     assert place.values() == {1: 1, -1: 1}
     assert place.rows(rejects=True) == []
 
