@@ -67,7 +67,9 @@ def check_pair(dagster: str, pyspark: str) -> None:
 
 def installed_versions() -> Versions:
     """Compares the installed versions with the packages' requirements. Reads the metadata of all packages."""
-    names = ((one.name.lower().replace("_", "-"), one) for one in distributions())
+    # Python imports the first one on its path, for example that of a virtual environment and not the system's.
+    found = reversed([*distributions()])
+    names = ((one.name.lower().replace("_", "-"), one) for one in found)
     return compared(
         {
             name: (one.version, one.requires or ())

@@ -1,5 +1,6 @@
-"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket, and boto3 as its client."""
+"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket, and the clients boto3 and `aws`."""
 
+import json
 import os
 import re
 import signal
@@ -54,6 +55,16 @@ def serving(config: S3Config) -> Iterator[str]:
         process.stderr.close()
 
 
+def csv_only(arn: str) -> dict[str, Any]:
+    """A notification with a filter."""
+    return {
+        "Id": "csv",
+        "TopicArn": arn,
+        "Events": ["s3:ObjectCreated:*"],
+        "Filter": {"Key": {"FilterRules": [{"Name": "suffix", "Value": ".csv"}]}},
+    }
+
+
 def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
     """boto3 creates a topic and a notification. After that, a writer's changes reach the topic as configured."""
     config = ministack.config(ministack.make_bucket())
@@ -71,12 +82,7 @@ def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
         attributes = {"push-endpoint": "https://hooks.example.com/s3"}
         arn = client("sns").create_topic(Name="hooks", Attributes=attributes)["TopicArn"]
         assert arn == "arn:aws:sns:zonegroup1::hooks"
-        wanted = {
-            "Id": "csv",
-            "TopicArn": arn,
-            "Events": ["s3:ObjectCreated:*"],
-            "Filter": {"Key": {"FilterRules": [{"Name": "suffix", "Value": ".csv"}]}},
-        }
+        wanted = csv_only(arn)
         client("s3").put_bucket_notification_configuration(
             Bucket=config.bucket, NotificationConfiguration={"TopicConfigurations": [wanted]}
         )
@@ -94,3 +100,36 @@ def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
     queue = NotificationQueue(queue_records(config))
     (entry,) = queue.entries("hooks", range(1000))
     assert (entry.event.key, entry.event.configuration_id) == ("raw/1.csv", "csv")
+
+
+def test_front_answers_the_aws_command(ministack: S3Server) -> None:
+    """The requests and the parsers of `aws` differ from those of boto3. Otherwise a person could not set up a topic and
+    a notification in a terminal.
+    """
+    config = ministack.config(ministack.make_bucket())
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    with serving(config) as url:
+
+        def aws(*arguments: str) -> Any:
+            ran = subprocess.run(
+                [sys.executable, "-m", "awscli", "--endpoint-url", url, "--output", "json", *arguments],
+                env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert ran.returncode == 0, ran.stderr
+            return json.loads(ran.stdout or "null")
+
+        bucket = ("--bucket", config.bucket)
+        endpoint = ("--attributes", "push-endpoint=https://hooks.example.com/s3")
+        arn = "arn:aws:sns:zonegroup1::hooks"
+        assert aws("sns", "create-topic", "--name", "hooks", *endpoint) == {"TopicArn": arn}
+        assert aws("sns", "list-topics") == {"Topics": [{"TopicArn": arn}]}
+        wanted = {"TopicConfigurations": [csv_only(arn)]}
+        put = ("--notification-configuration", json.dumps(wanted))
+        assert aws("s3api", "put-bucket-notification-configuration", *bucket, *put) is None
+        assert aws("s3api", "get-bucket-notification-configuration", *bucket) == wanted

@@ -79,17 +79,40 @@ def test_the_import_checks_the_versions() -> None:
     check_pair("1.13.99", "0.29.99")
 
 
-def test_the_component_names_the_line_to_type_if_dagster_has_another_minor_version(tmp_path: Path) -> None:
-    """A user sees this message when the project's YAML is loaded."""
+def importing(version: str, folder: Path) -> tuple[str, str]:
+    """Imports the component in a new process, in which this version of Dagster is the first on Python's path. Returns
+    what the process printed: its output and its errors.
+    """
+    metadata = folder / f"dagster-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: dagster\nVersion: {version}\n")
     program = (
-        "import dagster; dagster.__version__ = '1.14.2'\n"
+        f"import dagster, sys; dagster.__version__ = {version!r}\n"
+        f"sys.path.insert(0, {str(folder)!r})\n"
         "try:\n    from s3notify_platform import S3NotifyComponent\n"
         "except Exception as error:\n    print('SAID', error)\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=PROJECT.parent, capture_output=True, text=True, check=True
     )
-    assert "SAID dagster 1.14.2 is installed" in ran.stdout, ran.stderr
+    return ran.stdout, ran.stderr
+
+
+def test_the_component_names_the_line_to_type_if_dagster_has_another_minor_version(tmp_path: Path) -> None:
+    """A user sees this message when the project's YAML is loaded."""
+    said, errors = importing("1.14.2", tmp_path)
+    assert "SAID dagster 1.14.2 is installed" in said, errors
+    assert "Type: pip install dagster==" in said
+
+
+def test_the_component_warns_if_dagster_pyspark_needs_another_version(tmp_path: Path) -> None:
+    """Otherwise a user would learn only from `s3notify doctor` that the newest Dagster replaced the version that
+    fits.
+    """
+    said, errors = importing("1.13.9999", tmp_path)
+    assert said == "", "the import succeeds"
+    assert "UserWarning: dagster 1.13.9999 is installed, but" in errors
+    assert "Type: pip install dagster==" in errors
 
 
 def test_the_required_minor_versions_are_those_in_pyproject() -> None:
