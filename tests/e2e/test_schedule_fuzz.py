@@ -5,8 +5,9 @@ overwritten and deleted, and columns get other types. Other processes, with a di
 refused.
 
 The test reads snapshots all the time. No snapshot has a duplicate, a row of an object version that was never written,
-or two types of a column. In the end, the rows of table and stream equal the bucket, and columns have their last types.
-The tables of newest rows and of clustered rows equal the table, and bad objects are in quarantine.
+or two types of a column. Each version of a derived table equals the table as of the version that it follows. In the
+end, the rows of table and stream equal the bucket, and columns have their last types. The tables of newest rows and of
+clustered rows equal the table, and bad objects are in quarantine.
 
 Settings: `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. By default the faults last half a minute.
 """
@@ -19,17 +20,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.follow import Rebuilt
+from s3notify_platform.table.manifest import Followed
 from s3notify_platform.table.quarantined import key_quarantine
+from s3notify_platform.table.snapshot import Snapshot
 from tests.e2e.test_kills import processes
-from tests.support.followed import behind
+from tests.support.followed import FollowedVersions, behind
 from tests.support.fuzz.kills import Supervised
 from tests.support.fuzz.retyping import KINDS, Retyping
 from tests.support.fuzz.schedule import (
@@ -44,8 +51,10 @@ from tests.support.fuzz.schedule import (
     poison_rows,
     streamed,
 )
+from tests.support.ingested import Place
 from tests.support.platform import BUCKET, KEYSPACE, running
-from tests.support.sources import source_of
+from tests.support.servers import S3Server
+from tests.support.sources import source_of, with_settings
 
 HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -215,7 +224,8 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
             said = drift.once()
             assert all("has other settings than its table" in each for each in said), said
             say(
-                f"{writer.number} changes, {snapshots.taken} snapshots, {drift.refused} refused; "
+                f"{writer.number} changes, {snapshots.taken} snapshots, {snapshots.feed.changes} changes of the feed, "
+                f"{snapshots.followed.compared} versions of derived tables, {drift.refused} refused; "
                 f"{len(writer.poisoned)} of {len(POISON)} bad objects; {retyping.done} other types, by commands of "
                 f"which {retyping.killed} were killed; {dict(chaos.done)}"
             )
@@ -258,6 +268,8 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
         table = source.table()
         assert not {key for key in poisoned if not key_quarantine(table, slot_of(key), key, limit=1)}
     assert not snapshots.wrong
+    assert snapshots.feed.changes
+    assert snapshots.followed.compared
     assert chaos.done.total() >= 3
     assert retyping.done
 
@@ -281,3 +293,49 @@ def java_of(folder: Path) -> list[int]:
             if b"java" in command.split(b"\0")[0] and str(folder).encode() in command + environment:
                 found.append(int(entry.name))
     return found
+
+
+def test_snapshots_report_each_error_that_no_outage_causes(ministack: S3Server) -> None:
+    """Otherwise a table could be unreadable for some time, and the fuzz test would pass."""
+    place = Place(ministack)
+    place.put("a", 1)
+    place.run("1")
+    publisher = QueuedPublisher(
+        Publisher(place.store, prefix=KEYSPACE), place.source.location.queue(), bucket=BUCKET
+    )
+    writer = Writer(publisher, PREFIX, random.Random(SEED), keys=1)
+    nowhere = replace(place.source.location.platform, endpoint_url="http://127.0.0.1:9")
+    unreachable = Snapshots(with_settings(place.source, platform=nowhere), writer)
+    unreachable.try_to_take()
+    assert not unreachable.wrong
+    place.store.delete(place.source.location.layout.file(next(iter(place.snapshot().packs))))
+    snapshots = Snapshots(place.source, writer)
+    snapshots.try_to_take()
+    assert "CorruptError" in snapshots.wrong[0]
+
+
+def test_wrong_version_of_a_derived_table_is_found_although_a_rebuild_repairs_it(ministack: S3Server) -> None:
+    """The comparison must use the source's rows as of the version that the derived table follows."""
+    place = Place(ministack, latest_key="a", latest_order_by="a", cluster_by="a")
+    place.put("a", 1, 2)
+    place.run("1")
+    for asset in place.source.kinds:
+        place.source.following(asset).follow()
+    place.put("b", 3)
+    place.run("2")
+    followed = FollowedVersions(place.source)
+    assert not followed.differences()
+    assert followed.compared == 2
+    for asset in place.source.kinds:
+        table, now = place.source.table(asset), place.snapshot()
+        held = table.newest()
+        assert isinstance(held, Snapshot)
+        lost = Rebuilt(
+            base=held, packs=(), slots={}, follows=Followed(table=now.table, version=now.version),
+            metadata=None, protocol=None, now_ms=SYSTEM_CLOCK.wall_ms(),
+        )  # fmt: skip
+        assert isinstance(table.commit(lost, held), Committed)
+        assert f"{asset}, version {held.version + 1}, as of version {now.version}" in followed.differences()
+        place.source.following(asset).follow(rebuild=True)
+        assert not followed.differences()
+    assert not behind(place.source)

@@ -8,15 +8,13 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.derived_round import MAX_OTHERS
-from tests.benchmarks.deriving import ASSET, Lake
+from tests.benchmarks.deriving import ASSET, BESIDE, Lake
 from tests.benchmarks.lake import source_of
 from tests.contracts.fault_proxy import Answered
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOTS, OBJECTS = 200, 20_000
-BESIDE = 200_000
-"""The number of bytes that a commit writes besides rows, for version, manifest and `known`."""
 
 
 @pytest.fixture

@@ -1,15 +1,19 @@
-"""Spark reads packs with any encodings of their columns."""
+"""Spark reads packs with any encodings of their columns, and the benchmarks count the bytes that Spark reads."""
 
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from s3notify_platform.kernel.limits import BATCH_BYTES
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import read_slots
+from tests.benchmarks.clustering_spark import SparkReader
+from tests.support.engines import Place
 from tests.support.poison.files import one_long_value
 from tests.support.spark import Lake
 
@@ -48,3 +52,18 @@ def test_table_is_read_in_batches_of_bounded_bytes(lake_of: Callable[..., Lake])
     batches = [*read_slots(lake.store, layout, packs, [lake.slot("long.parquet")], schema)]
     assert sum(batch.num_rows for batch in batches) == 100
     assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
+
+
+@pytest.mark.server
+def test_benchmarks_count_all_bytes_that_spark_reads(lake: Lake, tmp_path: Path) -> None:
+    """A full scan reads the whole file once, and footers again. Otherwise the benchmark of queries would report too few
+    bytes.
+    """
+    lake.put("rows.jsonl", [{"id": n, "note": sha256(b"%d" % n).hexdigest()} for n in range(20_000)])
+    lake.ingest()
+    reader = SparkReader(spark=lake.spark, source=lake.source, folder=tmp_path, repeats=1)
+    place = Place(uri=lake.source.table().url, config=lake.source.location.platform)
+    answer = reader.of_files(DeltaTable(place.uri, storage_options=place.options), "table", "true")
+    size = sum(pack.size for pack in lake.snapshot().packs.values())
+    assert answer.rows == 20_000
+    assert size <= answer.bytes <= 1.2 * size

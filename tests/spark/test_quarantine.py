@@ -1,5 +1,6 @@
 """Objects that cannot be read, and records that cannot be parsed, from the bucket to quarantine and back."""
 
+import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -11,7 +12,9 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.batch_settings import BatchSettings
+from s3notify_platform.spark import following
 from s3notify_platform.spark.continuous import ContinuousIngest
+from s3notify_platform.spark.load import load_slots
 from s3notify_platform.table.quarantined import Choice, Retried, retry
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
@@ -29,11 +32,14 @@ def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
         yield proxy
 
 
-@pytest.fixture
-def lake(spark: SparkSession, ministack: S3Server, proxy: FaultProxy) -> Iterator[Lake]:
-    """A lake with one slot."""
+@pytest.fixture(params=[{"schema": "id int"}], ids=[""])
+def lake(
+    spark: SparkSession, ministack: S3Server, proxy: FaultProxy, request: pytest.FixtureRequest
+) -> Iterator[Lake]:
+    """A lake with one slot. The parameter has more settings."""
     config = ministack.config(ministack.make_bucket())
-    lake = Lake.of(spark, replace(config, endpoint_url=proxy.url), platform=config, slots=1, schema="id int")
+    reached = replace(config, endpoint_url=proxy.url)
+    lake = Lake.of(spark, reached, platform=config, slots=1, **request.param)
     yield lake
     lake.store.close()
 
@@ -194,3 +200,39 @@ def test_continuous_ingest_quarantines_an_object(lake: Lake, proxy: FaultProxy) 
     assert (result.ok, set(result.quarantined)) == (True, {"raw/a.jsonl"})
     assert (len(later), continuous.failing) == (1, {})
     assert keys(lake) == {"raw/b.jsonl"}
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [{"schema": "id int, at int", "latest_key": "id", "latest_order_by": "at"}],
+    indirect=True,
+    ids=[""],
+)
+def test_next_newest_row_comes_back_while_an_object_is_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
+    """The object with the newest row is overwritten by an object that nobody can decompress, and later by an object
+    that the platform may not read.
+    """
+    newest = lake.source.location.latest_name
+
+    def after_batch() -> dict[str, int]:
+        lake.ingest(last_attempt=[SLOT])
+        following.follow(lake.spark, lake.source, newest)
+        rows = load_slots(lake.spark, lake.source, None, asset=newest).toArrow().to_pylist()
+        return {row["_source_key"]: row["at"] for row in rows}
+
+    lake.put("old.jsonl", [{"id": 1, "at": 1}])
+    lake.put("older.jsonl", [{"id": 1, "at": 0}])
+    lake.put("new.jsonl.gz", gzip.compress(b'{"id": 1, "at": 2}'))
+    assert after_batch() == {"raw/new.jsonl.gz": 2}
+    lake.put("new.jsonl.gz", b"\x1f\x8b and nothing that gzip can read")
+    assert after_batch() == {"raw/old.jsonl": 1}
+    assert [reject["_key"] for reject in lake.rejects()] == ["raw/new.jsonl.gz"]
+    lake.put("new.jsonl.gz", gzip.compress(b'{"id": 1, "at": 3}'))
+    assert after_batch() == {"raw/new.jsonl.gz": 3}
+    lake.put("new.jsonl.gz", gzip.compress(b'{"id": 1, "at": 4}'))
+    proxy.forbidden.add("/raw/new.jsonl.gz")
+    assert after_batch() == {"raw/old.jsonl": 1}
+    assert lake.snapshot().manifest.slot(SLOT).failing == 1
+    proxy.forbidden.clear()
+    send_again(lake)
+    assert after_batch() == {"raw/new.jsonl.gz": 4}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,12 +24,13 @@ from s3notify_platform.channels.publish.pending_change import Refused
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
-from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
 from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.snapshot import Absent
 from tests.support.feed_copy import FeedCopy
+from tests.support.followed import FollowedVersions
 from tests.support.fuzz.retyping import Values, is_whole, is_wide, kinds_of, may_be, mixture, values_of
 from tests.support.ingested import rows_at
 from tests.support.poison import corpus
@@ -185,7 +187,7 @@ class Snapshots:
 
     In a snapshot, no row may occur twice, and no object may have two object versions. No object version may be unknown
     or incomplete. All files must have the same type for a column. The values must be those of the object, except for
-    nulls (`retyping`).
+    nulls (`retyping`). The change feed and the derived tables must agree with the table.
     """
 
     source: Source
@@ -195,16 +197,19 @@ class Snapshots:
     kinds: Mapping[str, str] = field(default_factory=dict)
     """The types of the columns in the last snapshot."""
     feed: FeedCopy = field(init=False)
+    followed: FollowedVersions = field(init=False)
     wrong: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.feed = FeedCopy(self.source.location.table)
+        self.followed = FollowedVersions(self.source)
 
     def take(self) -> dict[Version, dict[int, Values]]:
         """Reads and checks one snapshot. Returns the rows by version and offset."""
-        if wrong := self.feed.differences():
-            self.wrong.append(wrong)
+        for reader in (self.feed, self.followed):
+            if wrong := reader.differences():
+                self.wrong.append(wrong)
         table = self.source.location.table()
         found = table.newest()
         if isinstance(found, Absent):
@@ -239,10 +244,20 @@ class Snapshots:
                 self.wrong.append(f"{version} at {offset}: {values}, not {written[offset]} as {kinds}")
 
     def run(self) -> None:
-        """Reads snapshots until `stop`. While the server is down, there is no snapshot to read."""
+        """Reads snapshots until `stop`."""
         while not self._stop.wait(1.0):
-            with suppress(S3NotifyError):
-                self.take()
+            self.try_to_take()
+
+    def try_to_take(self) -> None:
+        """Reads and checks one snapshot. While the server is down, there is no snapshot to read. Each other error is
+        wrong.
+        """
+        try:
+            self.take()
+        except UnavailableError:
+            pass
+        except Exception as error:
+            self.wrong.append("".join(traceback.format_exception(error)))
 
     def stop(self) -> None:
         self._stop.set()

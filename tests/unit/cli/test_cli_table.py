@@ -1,8 +1,7 @@
-"""`s3notify table`, `history`, `rows`, `changes`, `schema` and `vacuum` on a real server."""
+"""`s3notify table`, `history`, `rows`, `schema` and `vacuum` on a real server."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -10,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot, slot_of
@@ -21,44 +19,10 @@ from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.stores.s3.requests import S3Requests
 from tests.support.ingested import Place, derive
-from tests.support.servers import S3Server
-from tests.support.short_history import cut
 from tests.support.sources import with_settings
-from tests.support.tables import create_record_table
+from tests.unit.cli.conftest import SLOT, Run
 
 pytestmark = pytest.mark.server
-
-Run = Callable[..., Result]
-SLOT = slot_of("raw/a", 4)
-
-
-@pytest.fixture(params=[False, True], ids=["bucket", "table"])
-def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Place:
-    """A source whose table has two versions. Each test runs with all records on the bucket, and with a
-    records table.
-    """
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    records = ministack.table_config() if request.param else None
-    if records is not None:
-        create_record_table(records)
-    made = Place(ministack, records_table=records)
-    made.put("a", 1)
-    made.put("b", 2)
-    made.run("first")
-    made.put("a", 10, 11)
-    made.run("second")
-    return made
-
-
-@pytest.fixture
-def run(place: Place) -> Run:
-    config, records = place.store.config, place.source.location.records_table
-    endpoint = str(config.endpoint_url)
-    options = ["--bucket", config.bucket, "--endpoint-url", endpoint, "--slot-count", "4"]
-    if records is not None:
-        options += ["--records-table", records.table, "--dynamodb-endpoint-url", endpoint]
-    return lambda *given, text=None: CliRunner().invoke(main, [*given, *options], input=text)
 
 
 def of(answer: Result) -> Any:
@@ -150,40 +114,10 @@ def test_rows_at_a_moment_between_two_versions(place: Place, run: Run) -> None:
     assert values(run("rows", "orders")) == [2, 10, 11]
 
 
-def test_changes_of_an_overwritten_object(run: Run) -> None:
-    """The command must show the old rows as deleted, and the new rows as inserted."""
-    answer = run("changes", "orders", "--since", "1")
-    assert answer.exit_code == 0, answer.output
-    found = [json.loads(line) for line in answer.stdout.splitlines()]
-    assert [(row["_change_type"], row["_reason"], row["_key"], row["a"]) for row in found] == [
-        ("delete", "overwritten", "raw/a", 1),
-        ("insert", "overwritten", "raw/a", 10),
-        ("insert", "overwritten", "raw/a", 11),
-    ]
-    assert {row["_commit_version"] for row in found} == {2}
-    assert values(run("changes", "orders", "--since", "0", "--until", "1")) == [1, 2]
-    assert values(run("changes", "orders", "--since", "0", "--until", "1", "--slot", str(SLOT))) == [1]
-    assert values(run("changes", "orders", "--since", "0", "--limit", "1", "--json")) != []
-    assert values(run("changes", "orders", "--since", "2")) == []
-    assert run("changes", "orders").exit_code == 2
-    gone = run("changes", "orders", "--since", "1", "--until", "99")
-    assert (gone.exit_code, "versions 0 to 2 are kept" in gone.output) == (1, True)
-    late = run("changes", "orders", "--since", "99")
-    assert (late.exit_code, "since version 99: give at most 2" in late.output) == (1, True)
-
-
-def test_changes_before_the_kept_versions_are_refused(place: Place, run: Run) -> None:
-    """Otherwise a reader that pauses for longer than the retention would miss changes without an error."""
-    cut(place.source.table())
-    gone = run("changes", "orders", "--since", "1")
-    assert gone.exit_code == 1
-    assert "are kept; begin with a snapshot" in gone.output
-
-
 def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
     """The command also shows an earlier version, or a slot asset."""
     shown = of(run("table", "show", "orders", "--json"))
-    wanted: Mapping[str, Any] = {
+    wanted: dict[str, Any] = {
         "url": f"s3://{place.store.config.bucket}/_s3notify/orders/table/", "version": 2, "rows": 3, "objects": 2,
         "slots": 2, "id": place.source.open_table().id, "held_by": "",
         "made_from": asdict(place.source.identity),
