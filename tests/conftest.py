@@ -16,6 +16,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # These variables are set before any Java starts, because Java gives its environment to its processes.
 os.environ.update({"S3NOTIFY_TEST_KEY": "test", "S3NOTIFY_TEST_SECRET": "test"})
 
+# The library readline sets this variable in the workers of xdist. Commands would wrap the lines that tests read.
+os.environ.pop("COLUMNS", None)
+
 pytest_plugins = [
     "tests.support.briefly_known",
     "tests.support.browser",

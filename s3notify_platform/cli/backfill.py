@@ -6,7 +6,7 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, dry_run_option, json_option, slots_of, source_options
 from s3notify_platform.cli.configured import command, configured, find_code
-from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.printing import print_json, say_wrapped
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot, slot_from_partition_key
 
@@ -59,7 +59,9 @@ def backfill(
         print_json(asdict(found) | {"dry_run": dry_run})
         return
     done = "would be" if dry_run else "are"
-    say(f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again")
+    say_wrapped(
+        f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again"
+    )
 
 
 def _code_of(name: str) -> str:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.help_pages import OPTIONS, PLACE, SettingOption
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_wrapped
 from s3notify_platform.cli.setting_options import Command, Option, options, setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named
@@ -293,13 +293,13 @@ def check_keyspaces(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"], *,
     from s3notify_platform.stores.open_store import open_store
 
     if not keyspaces:
-        say(f"no --keyspace: {without}, but no source is signalled", err=True)
+        say_wrapped(f"no --keyspace: {without}, but no source is signalled", err=True)
     if click.get_current_context().get_parameter_source("keyspaces") is not ParameterSource.COMMANDLINE:
         return
     with suppress(S3NotifyError):  # the service gets the same error, and waits
         for space in keyspaces:
             if open_store(place.platform()).head(root_key(space.signals)) is None:
-                say(
+                say_wrapped(
                     f"--keyspace {space.signals}: no signal is there yet; correct the prefix unless the source is new",
                     err=True,
                 )
@@ -316,7 +316,7 @@ def warn_without_topic(place: QueuePlace, keyspaces: Sequence["SourceKeyspace"])
         there = {topic.name for topic in place.queue().topics.all()}
         named = {space.topic or source_of(space.signals) for space in keyspaces} - {""}
         for name in sorted(named - there):
-            say(
+            say_wrapped(
                 f"{name} has no topic yet, so its changes are ignored: start Dagster or `s3notify ingest {name}`, "
                 "which make the topic and find the earlier changes",
                 err=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from s3notify_platform.cli.ending import interrupt_on_signals
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_wrapped
 
 
 @click.command(short_help="Run the whole pipeline on a local S3 server.")
@@ -55,6 +55,6 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
         with interrupt_on_signals():
             well = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
     except KeyboardInterrupt:  # a signal during the start or the final check
-        say("stopped; the same command goes on from here")
+        say_wrapped("stopped; the same command goes on from here")
         well = not once
     sys.exit(0 if well else 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from s3notify_platform.cli.ending import interrupt_on_signals
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_wrapped
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.settings import DEFS_VARIABLE
 
@@ -52,16 +52,16 @@ def dev(defs: Path, home: Path, port: int) -> None:
     environment = {DEFS_VARIABLE: str(defs.resolve()), **java_environment()}
     try:
         if not sources_of(str(defs)):  # the folder may have components of other types
-            say(f"{defs}: {FIRST_SOURCE}", err=True)
+            say_wrapped(f"{defs}: {FIRST_SOURCE}", err=True)
     except UsageError as error:  # the UI shows the error too, and reloads a corrected file
-        say(f"Error: {error}", err=True)
+        say_wrapped(f"Error: {error}", err=True)
     with (
         suppress(KeyboardInterrupt),
         interrupt_on_signals(),
         DagsterDev(home, port=port, environment=environment) as dagster,
     ):
         if problem := definitions_problem(dagster.environment()):
-            say(f"Error: {problem}", err=True)
+            say_wrapped(f"Error: {problem}", err=True)
         dagster.wait_ready()
-        say(f"Dagster UI at {dagster.url}, log in {dagster.log}; Ctrl-C ends it")
+        say_wrapped(f"Dagster UI at {dagster.url}, log in {dagster.log}; Ctrl-C ends it")
         dagster.wait()

@@ -103,39 +103,36 @@ def doctor(
             }
         )
     else:
-        _say(f"{platform.bucket} at {asked}")
+        say_wrapped(f"{platform.bucket} at {asked}")
         _print_capabilities(found)
         _say_tables(tables)
         if decision:
-            _say(f"commit: {decision.commit} ({decision.reason})")
-            _say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+            say_wrapped(f"commit: {decision.commit} ({decision.reason})")
+            say_wrapped(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
         if versions.problem:
-            _say(f"versions: {versions.problem}")
-        _say("\n".join(notes))
+            say_wrapped(f"versions: {versions.problem}")
+        for note in notes:
+            say_wrapped(note)
         _say_events(name, refusal, events)
     if not usable or (events and not events.fine):
         sys.exit(1)
 
 
-def _say(text: str, *, err: bool = False) -> None:
-    """Prints each line of the text, wrapped. A refusal has a line for each wrong setting."""
-    for line in text.splitlines():
-        say_wrapped(line, err=err)
-
-
 def _say_tables(tables: Mapping[str, Sequence[str]]) -> None:
     for table_name, problems in tables.items():
         for problem in problems or ("is correct",):
-            _say(f"- {table_name} {problem}")
+            say_wrapped(f"- {table_name} {problem}")
 
 
 def _say_events(name: str | None, refusal: str, events: Events | None) -> None:
     if refusal:
-        _say(refusal)
+        say_wrapped(refusal)
     elif events:
-        _say(f"events: {events.text}")
+        say_wrapped(f"events: {events.text}")
     elif name:
-        _say(f"events: not set up; `s3notify init {name} --events` makes the bucket announce its changes")
+        say_wrapped(
+            f"events: not set up; `s3notify init {name} --events` makes the bucket announce its changes"
+        )
 
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -208,7 +205,7 @@ def _check_sources() -> None:
     except ModuleNotFoundError as error:  # an environment that only publishes lacks the packages of formats
         if (text := remedy(error)) is None:
             raise
-        _say(f"formats and schemas in the YAML are not checked: {text}", err=True)
+        say_wrapped(f"formats and schemas in the YAML are not checked: {text}", err=True)
 
 
 def _print_capabilities(found: "Capabilities") -> None:
@@ -227,4 +224,4 @@ def _print_capabilities(found: "Capabilities") -> None:
     print_table(("Check", "Result"), rows)
     # If the store is unusable, the error below names the problems.
     for problem in found.problems if found.mode != "unusable" else ():
-        _say(f"- {problem} (the platform does not need it here)")
+        say_wrapped(f"- {problem} (the platform does not need it here)")

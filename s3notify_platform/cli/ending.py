@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say, say_wrapped
 from s3notify_platform.kernel.limits import DRAIN_SECONDS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def stop_on_signals(name: str) -> Iterator[threading.Event]:
 
     def expire() -> None:
         if not ended.wait(DRAIN_SECONDS):
-            say(
+            say_wrapped(
                 f"{name}: not finished after {DRAIN_SECONDS:g} s; ends now, and the unfinished work is repeated later",
                 err=True,
             )
@@ -81,9 +81,9 @@ def run_in_foreground(
 
     shown = Metrics(service.name, service.counts, queue)
     with served(metrics, shown), stop_on_signals(service.name) as stop:
-        say(f"{service.name}: running; Ctrl-C ends it", err=True)
+        say_wrapped(f"{service.name}: running; Ctrl-C ends it", err=True)
         try:
-            service.run(stop, lambda text: say(f"{service.name}: {text}", err=True))
+            service.run(stop, lambda text: say_wrapped(f"{service.name}: {text}", err=True))
         finally:
             counts = " ".join(f"{name}={number}" for name, number in service.counts().items())
             say(f"{service.name}: {counts}", err=True)

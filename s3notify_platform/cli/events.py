@@ -12,7 +12,7 @@ import click
 from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import configured, receiver_of
 from s3notify_platform.cli.help_pages import EVENTS, SettingOption
-from s3notify_platform.cli.printing import print_json, say, say_wrapped
+from s3notify_platform.cli.printing import confirm, print_json, say, say_wrapped
 from s3notify_platform.cli.setting_options import Option, options
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.local.project import ConfiguredSource, dagster_command
@@ -183,7 +183,7 @@ def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> 
         # Terraform would delete the notifications that its template does not repeat.
         if asked.template == "terraform":
             raise
-        say(f"the bucket's notifications were not checked: {error}", err=True)
+        say_wrapped(f"the bucket's notifications were not checked: {error}", err=True)
         found = BucketNotifications()
     subscribes = way == "sns" and site.their_topic(found)
     if way != "eventbridge" and not subscribes:
@@ -193,7 +193,7 @@ def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> 
         return
     print_json(cloudformation_events(site, way, found))
     if not subscribes:
-        say(
+        say_wrapped(
             f"then, for the notification of the bucket: s3notify init {site.source} --events --by {way}",
             err=True,
         )
@@ -279,7 +279,7 @@ def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
     if note:
         say_wrapped(note)
     if not (lacking := [each for each in plan if each.state]):
-        say("Everything is there already.")
+        say_wrapped("Everything is there already.")
         return
     _confirm("Create or change the parts that are marked with +?", asked)
     _each(lacking, "make", "made")
@@ -293,7 +293,7 @@ def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
     for each in plan:
         say_wrapped(f"  - {each.state}")
     if not plan:
-        say("Nothing is left to delete.")
+        say_wrapped("Nothing is left to delete.")
         return []
     _confirm("Remove this?", asked)
     _each(plan, "remove", "removed")
@@ -320,7 +320,7 @@ def _say_switch(bucket: str) -> None:
 
 def _confirm(question: str, asked: Asked) -> None:
     if not asked.yes:
-        click.confirm(question, abort=True)
+        confirm(question)
 
 
 def _whole_bucket(site: "EventSite") -> str:
@@ -342,7 +342,7 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
         value["endpoint_url"] = str(site.services_url)
     found = _source(site)
     if found and inlet_of(site.source, "sqs").get("queue_url") == url:
-        say(f"{found.file} has the queue already.")
+        say_wrapped(f"{found.file} has the queue already.")
     elif found and add_attribute(found.file, site.source, "sqs", value):
         say(f"{found.file}: {line_of('sqs', value)}")
     else:
@@ -351,7 +351,7 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
         f"To receive the events, restart {dagster_command()}, or reload in the UI; "
         "without Dagster: s3notify inlet sqs"
     )
-    say(f"Then: s3notify doctor {site.source}")
+    say_wrapped(f"Then: s3notify doctor {site.source}")
 
 
 def _forget_inlet(site: "EventSite", deleted: str) -> None:
@@ -366,9 +366,9 @@ def _forget_inlet(site: "EventSite", deleted: str) -> None:
     if named != deleted:
         say_wrapped(f"{found.file}: `sqs` stays: remove it if queue {named!r} is deleted")
     elif remove_attribute(found.file, site.source, "sqs", {k: str(v) for k, v in inlet.items()}):
-        say(f"{found.file}: the queue is removed")
+        say_wrapped(f"{found.file}: the queue is removed")
     else:
-        say(f"{found.file}: remove `sqs`, since its queue is deleted")
+        say_wrapped(f"{found.file}: remove `sqs`, since its queue is deleted")
 
 
 def _http_inlet(site: "EventSite") -> Mapping[str, Any] | None:
@@ -383,10 +383,10 @@ def _http_inlet(site: "EventSite") -> Mapping[str, Any] | None:
 
 def _say_http_inlet(site: "EventSite", receiver: str) -> None:
     if _http_inlet(site) is not None:
-        say(f"Then: s3notify doctor {site.source}")
+        say_wrapped(f"Then: s3notify doctor {site.source}")
         return
     port = urlsplit(receiver).port or 8086
-    say("The source's YAML has no inlet for these events yet. Add to its attributes:")
+    say_wrapped("The source's YAML has no inlet for these events yet. Add to its attributes:")
     say(f"  http: {{host: 0.0.0.0, port: {port}, cert_file: …, key_file: …}}")
     say_wrapped(f"and set {SECRET_ENV} where Dagster runs. Then: s3notify doctor {site.source}")
 

@@ -1,18 +1,22 @@
 """`s3notify explain KEY`: reports what happened to one object."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, key_with
 from s3notify_platform.cli.configured import command, configured, dagster_instance
-from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.printing import print_json, say, say_wrapped
 from s3notify_platform.kernel.setting import named
 from s3notify_platform.source.choice_settings import ChoiceSettings
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
     from s3notify_platform.source.source import Source
+
+
+_AS_IS: Final = ("key: ", "data file: ", "    ")
+"""How lines begin that are not wrapped: keys, and lines of tracebacks."""
 
 
 @command(short_help="Explain what happened to one object.")
@@ -37,7 +41,8 @@ def explain(key: str, *, place: SourcePlace, as_json: bool) -> None:
     if as_json:
         print_json(answer.document())
     else:
-        say("\n".join(answer.lines))
+        for line in answer.lines:
+            (say if line.startswith(_AS_IS) else say_wrapped)(line)
     if not answer.verdict.settled:
         raise click.exceptions.Exit(1)
 

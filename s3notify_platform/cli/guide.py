@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import click
 
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say, say_wrapped
 
 
 def pages() -> Mapping[str, str]:
@@ -32,7 +32,7 @@ def guide(topic: str | None) -> None:
     if topic is None:
         width = max(map(len, found))
         for name, text in found.items():
-            say(f"{name:{width}}  {summary(text)}")
+            say_wrapped(f"{name:{width}}  {summary(text)}")
         return
     if topic not in found:
         raise click.ClickException(f"no topic {topic!r}: use one of {', '.join(found)}")

@@ -11,7 +11,7 @@ from s3notify_platform.cli.common import metrics_option
 from s3notify_platform.cli.configured import command, configured, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.help_pages import OBJECTS, SettingOption
-from s3notify_platform.cli.printing import say, say_wrapped
+from s3notify_platform.cli.printing import say_wrapped
 from s3notify_platform.cli.setting_options import Option, option_of, options, setting_option
 from s3notify_platform.kernel.setting import named
 from s3notify_platform.local.attributes import SourceAttributes, SparkSettings, imported
@@ -151,7 +151,7 @@ def ingest(
                     source=source,
                     transform=function,
                     code_version=code_version,
-                    progress=lambda text: say(text, err=True),
+                    progress=lambda text: say_wrapped(text, err=True),
                     reads=reads,
                     list_seconds=reading.list_seconds,
                     settings=BatchSettings(max_attempts=max_attempts, backoff_seconds=backoff_seconds),
@@ -183,7 +183,7 @@ def _make_topic(source: "Source") -> None:
     )
     if found is None:
         topics.create(name, wanted)
-        say(
+        say_wrapped(
             f"topic {name!r} was created: changes that are announced to it are found without a listing",
             err=True,
         )

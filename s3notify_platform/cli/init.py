@@ -12,7 +12,7 @@ from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import check_shared, command
 from s3notify_platform.cli.events import Asked, event_options, queue_on_aws, set_up_events
 from s3notify_platform.cli.help_pages import CONNECTION, EVENTS, SettingOption
-from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.printing import print_json, say, say_wrapped
 from s3notify_platform.cli.setting_options import setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named
@@ -70,7 +70,7 @@ def _write_home(home: Path) -> None:
     if found.missing:
         instead = f", in place of its own {', '.join(found.others)}" if found.others else ""
         raise UsageError(f"{found.path} is not changed; for warm runs it needs{instead}:\n\n{found.missing}")
-    say(f"{found.path} {'is written' if found.written else 'has all lines already'}. Then type:")
+    say_wrapped(f"{found.path} {'is written' if found.written else 'has all lines already'}. Then type:")
     say(f"export DAGSTER_HOME={shlex.quote(str(found.path.parent))}; dg dev")
 
 
@@ -217,7 +217,7 @@ def init(
         case None:
             check_shared(*used)
             for each, created in provision.create_tables(tables).items():
-                say(f"table {each!r}: {'created' if created else 'exists already'}")
+                say_wrapped(f"table {each!r}: {'created' if created else 'exists already'}")
         case "cloudformation":
             print_json(provision.cloudformation(tables))
         case "terraform":
@@ -230,7 +230,7 @@ def init(
             queue = (region or default_region(), account, event_queue) if event_queue else queue_on_aws(name)
             key = places["kms_key_id"]
             if key and not _KEY_ARN.fullmatch(key):
-                say(
+                say_wrapped(
                     f"the policies lack the KMS key {key!r}, because IAM needs its ARN: give the ARN as kms_key_id, "
                     "or allow kms:Decrypt and kms:GenerateDataKey on this key",
                     err=True,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from s3notify_platform.cli.common import QueuePlace, json_option, queue_options
-from s3notify_platform.cli.printing import print_found, say, say_as_received
+from s3notify_platform.cli.printing import print_found, say_as_received, say_wrapped
 from s3notify_platform.cli.services import ServiceGroup
 
 
@@ -36,7 +36,7 @@ def poison(
 
     kept = PoisonStore(place.queue())
     if discard or discard_all:
-        say(f"removed {kept.discard(None if discard_all else frozenset(discard))}")
+        say_wrapped(f"removed {kept.discard(None if discard_all else frozenset(discard))}")
         return
     found = kept.all()
     if show is not None:

@@ -40,7 +40,7 @@ from s3notify_platform.cli import (
 )
 from s3notify_platform.cli.ending import leave
 from s3notify_platform.cli.help_pages import write_commands
-from s3notify_platform.cli.printing import printable, say, say_traceback
+from s3notify_platform.cli.printing import say_traceback, say_wrapped, wrapped
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.extras import remedy
@@ -70,16 +70,20 @@ class _Commands(ServiceGroup):
         try:
             return super().invoke(ctx)
         except S3NotifyError as error:
-            raise click.ClickException(printable(error)) from error
+            raise _readable(click.ClickException(str(error))) from error
         except ModuleNotFoundError as error:
             if (text := remedy(error)) is None:
                 raise
-            raise click.ClickException(text) from error
+            raise _readable(click.ClickException(text)) from error
         except click.ClickException as error:
-            vars(error)["message"] = printable(
-                error.message
-            )  # keeps the error's class, because the class decides how click shows the error
-            raise
+            raise _readable(error) from error.__cause__
+
+
+def _readable(error: click.ClickException) -> click.ClickException:
+    """The error with a wrapped message. The error keeps its class, which decides how click shows the error."""
+    text = wrapped(error.format_message(), err=True, before="Error: ")
+    vars(error)["format_message"] = lambda: text
+    return error
 
 
 @click.group(cls=_Commands, direction="outlet", context_settings={"help_option_names": ["-h", "--help"]})
@@ -116,7 +120,7 @@ def run() -> None:
     except SystemExit as ended:
         code = ended.code
     except OSError as error:  # an error of this machine: a full disk, or a folder that is not writable
-        say(f"Error: {error}", err=True)
+        say_wrapped(f"Error: {error}", err=True)
         code = 1
     except BaseException as error:  # noqa: BLE001 - shown as Python would show it
         say_traceback(error)

@@ -4,7 +4,7 @@ import click
 
 from s3notify_platform.cli.common import json_option
 from s3notify_platform.cli.configured import dagster_instance
-from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.printing import print_json, say_wrapped
 from s3notify_platform.kernel.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def switch_source(name: str, *, on: bool, as_json: bool) -> None:
     if as_json:
         print_json({"source": name, "running": on, "changed": changed})
     else:
-        say(f"{name} {'is' if changed else 'was already'} {'resumed' if on else 'paused'}")
+        say_wrapped(f"{name} {'is' if changed else 'was already'} {'resumed' if on else 'paused'}")
 
 
 @click.command(short_help="Pause a source in Dagster.")

@@ -4,6 +4,7 @@ are escaped.
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 _WIDE: Final = 100_000
 """The width of an output that is no terminal."""
+
+_GLUE: Final = "\xa0"
+"""Stands for a space at which no line is broken, until the text is printed."""
 
 
 def shown(text: object) -> str:
@@ -56,8 +60,41 @@ def _while_read(*, err: bool = False) -> Iterator[None]:
             raise SystemExit(1) from None
 
 
+def unbroken(text: object) -> str:
+    """As `shown`, for a part of a text of `wrapped`: no line is broken within the part."""
+    return shown(text).replace(" ", _GLUE)
+
+
+def wrapped(text: str, *, err: bool = False, before: str = "") -> str:
+    """The lines of a text, each wrapped for the terminal. Further lines are indented by 4 more spaces than the first
+    line. Control characters are escaped.
+
+    Words, texts in backquotes and `unbroken` texts stay whole, so that names and commands can be copied. A pipe or a
+    file gets the lines as they are, unless COLUMNS is set. `before`: a text that the caller prints before the result.
+    """
+    on_terminal = (sys.stderr if err else sys.stdout).isatty() or os.environ.get("COLUMNS")
+    width = shutil.get_terminal_size().columns if on_terminal else _WIDE
+    first, *others = text.split("\n")
+    lines = [_wrapped_line(unbroken(before) + first, width)[len(before) :]]
+    return "\n".join(lines + [_wrapped_line(line, width) for line in others])
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    plain = _GLUE.join(map(shown, line.split(_GLUE)))
+    indent = plain[: len(plain) - len(plain.lstrip(" "))]
+    filled = textwrap.fill(
+        re.sub("`[^`]+`", lambda quoted: quoted[0].replace(" ", _GLUE), plain.strip(" ")),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return filled.replace(_GLUE, " ")
+
+
 def say(text: object, *, err: bool = False) -> None:
-    """Print lines.
+    """Print lines as they are: data, and commands to copy. For sentences use `say_wrapped`.
 
     If the reader has closed the pipe, messages (`err`) are lost, and the command goes on. If other output is lost, the
     command ends with exit code 1.
@@ -67,23 +104,13 @@ def say(text: object, *, err: bool = False) -> None:
 
 
 def say_wrapped(text: str, *, err: bool = False) -> None:
-    """Print one paragraph, wrapped for the terminal. Further lines are indented by 4 more spaces than the first line.
+    """Print the lines of a text, wrapped for the terminal (`wrapped`)."""
+    say(wrapped(text, err=err), err=err)
 
-    Words stay whole, so that names can be copied. A pipe or a file gets one line, unless COLUMNS is set.
-    """
-    width = shutil.get_terminal_size(fallback=(_WIDE, 24)).columns
-    first = text[: len(text) - len(text.lstrip())]
-    say(
-        textwrap.fill(
-            shown(text.strip()),
-            width,
-            initial_indent=first,
-            subsequent_indent=f"{first}    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        ),
-        err=err,
-    )
+
+def confirm(question: str, *, err: bool = False) -> None:
+    """Ask the question, and end the command unless the answer is yes."""
+    click.confirm(wrapped(question, err=err), abort=True, err=err)
 
 
 def say_rows(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> None:
@@ -167,7 +194,7 @@ def print_found(
     if as_json:
         print_json(found)
     elif nothing and not found:
-        say(nothing)
+        say_wrapped(nothing)
     else:
         rows = ([one[field] for field in columns.values()] for one in found)
         print_table(columns, ([_cell(value) for value in row] for row in rows))

@@ -16,7 +16,15 @@ from s3notify_platform.cli.common import (
     source_options,
 )
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
+from s3notify_platform.cli.printing import (
+    in_one_line,
+    print_json,
+    print_table,
+    say,
+    say_wrapped,
+    shown,
+    unbroken,
+)
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import SLOT_COUNT, slot_from_partition_key, slot_of
 from s3notify_platform.kernel.texts import counted
@@ -74,7 +82,7 @@ def list_quarantine(
         return
     if by_key:
         for one in found[:limit]:
-            say(_of_object(one))
+            say_wrapped(_of_object(one))
     else:
         print_table(
             ("Slot", "What", "Objects", "Records", "Waiting", "Reason"),
@@ -91,23 +99,23 @@ def list_quarantine(
             ),
         )
     more = f"; {counted(len(found) - limit, 'more line')}: raise --limit" if len(found) > limit else ""
-    say(
+    say_wrapped(
         f"{counted(totals['failing_objects'], 'failing object')}, "
         f"{counted(totals['rejected_records'], 'rejected record')}, in {counted(totals['slots'], 'slot')}{more}"
     )
     if by_key and found:
-        say(
+        say_wrapped(
             f"`s3notify quarantine show KEY --name {place.name}` prints the reasons and the records of an object"
         )
     elif found:
-        say(f"`s3notify quarantine list {place.name} --objects` prints the keys")
+        say_wrapped(f"`s3notify quarantine list {place.name} --objects` prints the keys")
 
 
 def _of_object(one: "ReasonCount") -> str:
     found = "cannot be read" if one.kind == "failing" else counted(one.records, "rejected record")
     again = ", requested again" if one.waiting else ""
     more = f" (and {counted(one.reasons - 1, 'other reason')})" if one.reasons > 1 else ""
-    return f"{shown(one.key)}: slot {one.slot}, {found}{again}: {in_one_line(one.reason)}{more}"
+    return f"{unbroken(one.key)}: slot {one.slot}, {found}{again}: {in_one_line(one.reason)}{more}"
 
 
 @quarantine.command(short_help="Show the rejected records of one object.")
@@ -126,7 +134,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     found = key_quarantine(location.table(), slot_of(key, location.slots), key, limit=limit)
     if found is None:
         raise click.ClickException(
-            f"{key!r}: nothing of this object is in quarantine of source {place.name!r}"
+            f"{unbroken(repr(key))}: nothing of this object is in quarantine of source {place.name!r}"
         )
     state, rejects = found.state, found.rejects.to_pylist()
     if as_json:
@@ -152,21 +160,21 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         }
         print_json(document)
         return
-    say(f"{shown(key)}: slot {found.slot}, ETag {state.etag}, {counted(state.size, 'byte')}")
+    say_wrapped(f"{unbroken(key)}: slot {found.slot}, ETag {state.etag}, {counted(state.size, 'byte')}")
     if state.reason:
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
-        say(f"fails{read}: {in_one_line(state.reason)}")
+        say_wrapped(f"fails{read}: {in_one_line(state.reason)}")
     if state.trace:
         say(indent(state.trace, "    "))
     if found.waiting:
-        say("requested again: the next batch of the slot reads the object")
+        say_wrapped("requested again: the next batch of the slot reads the object")
     for row in rejects:
         raw = row["raw"] or b""
         cut = f"… ({len(raw)} bytes)" if len(raw) > RAW_SHOWN else ""
-        say(f"at {row['_offset']}: {in_one_line(row['reason'] or '')}")
+        say_wrapped(f"at {row['_offset']}: {in_one_line(row['reason'] or '')}")
         say(f"    {shown(raw[:RAW_SHOWN].decode('utf-8', 'backslashreplace'))}{cut}")
     if state.rejects > len(rejects):
-        say(f"{counted(state.rejects - len(rejects), 'more rejected record')}: raise --limit")
+        say_wrapped(f"{counted(state.rejects - len(rejects), 'more rejected record')}: raise --limit")
 
 
 @quarantine.command(short_help="Read quarantined records and objects again.")
@@ -203,15 +211,17 @@ def retry(
     found = request.run(location, store, mode, dry_run=True)
     missing = sorted(set(keys) - found.keys)
     if not as_json:
-        say(f"in quarantine: {_summary(found)}")
+        say_wrapped(f"in quarantine: {_summary(found)}")
         for key in missing:
-            say(f"not in quarantine: {shown(key)}", err=True)
+            say_wrapped(f"not in quarantine: {unbroken(key)}", err=True)
     if found.objects and not dry_run:
         found = request.run(location, store, location.settle_commit_mode(mode, store))
         if not as_json:
-            say(f"requested: {_summary(found)}; the next batch reads these objects")
+            say_wrapped(f"requested: {_summary(found)}; the next batch reads these objects")
     if found.left and not as_json:
-        say(f"{found.left} more objects are not requested yet: repeat the command after the next batch")
+        say_wrapped(
+            f"{found.left} more objects are not requested yet: repeat the command after the next batch"
+        )
     if as_json:
         print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
     if keys and not found.objects:

@@ -6,7 +6,7 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import command, configured, dagster_instance
-from s3notify_platform.cli.printing import say, say_wrapped
+from s3notify_platform.cli.printing import say_wrapped
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import ConfiguredSource
@@ -44,7 +44,7 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
     if found is None:
         return
     if any(found.checked.get(inlet) is not None for inlet in ("sqs", "http")):
-        say(
+        say_wrapped(
             f"The bucket's events stay. Before you delete the YAML: `s3notify init {name} --events --remove`",
             err=True,
         )

@@ -10,7 +10,7 @@ import click
 from s3notify_platform.cli.as_of import asset_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import print_json, say, say_wrapped, track
+from s3notify_platform.cli.printing import print_json, say_wrapped, track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.texts import counted
 
@@ -62,9 +62,9 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
         print_json({"columns": types, "inferred": inferred, "history": history})
         return
     if pinned is None:
-        say("no schema is pinned: nothing has been committed yet")
+        say_wrapped("no schema is pinned: nothing has been committed yet")
         return
-    say(f"{counted(len(columns), 'column')}{', inferred' if inferred else ''}")
+    say_wrapped(f"{counted(len(columns), 'column')}{', inferred' if inferred else ''}")
     for column in columns:
         say_wrapped(f"    {column_ddl(column['name'], column['type'])}")
     for one in history:

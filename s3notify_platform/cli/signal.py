@@ -4,7 +4,7 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, key_with
 from s3notify_platform.cli.configured import command, configured
-from s3notify_platform.cli.printing import say, shown
+from s3notify_platform.cli.printing import say_wrapped, unbroken
 from s3notify_platform.kernel.errors import RefusedError
 
 
@@ -35,10 +35,10 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
             raise
     wanted = identity.prefix if identity else place.settings["prefix"]
     if outside := [key for key in keys if not key.startswith(wanted)]:
-        raise click.UsageError(f"{shown(outside[0])}: source {place.name!r} reads keys below {wanted!r}")
+        raise click.UsageError(f"{unbroken(outside[0])}: source {place.name!r} reads keys below {wanted!r}")
     publisher = location.slot_signals()
     publisher.signal(keys, queued=())
     slots = sorted({slot_of(key, location.slots) for key in keys})
-    say(
+    say_wrapped(
         f"signalled {len({*keys})} objects of {place.name!r}, by the root and slots {','.join(map(str, slots))}"
     )

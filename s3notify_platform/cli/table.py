@@ -8,7 +8,7 @@ import click
 from s3notify_platform.cli.as_of import as_of, asset_option, at_option, version_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import print_json, print_table, say, track
+from s3notify_platform.cli.printing import print_json, print_table, say_wrapped, track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.slots import SLOT_COUNT
@@ -83,8 +83,8 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
         print_json(asdict(done) | {"ok": done.ok})
     else:
         for problem in done.problems:
-            say(problem)
-        say(
+            say_wrapped(problem)
+        say_wrapped(
             f"version {done.version}: {done.packs} packs, {done.rows} rows and {done.objects} objects checked, "
             f"{done.found} problems"
         )

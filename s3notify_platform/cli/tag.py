@@ -4,7 +4,7 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_with
 from s3notify_platform.cli.configured import command
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_wrapped
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 
@@ -28,5 +28,5 @@ def tag(*, place: SourcePlace, again: bool, dry_run: bool, as_json: bool) -> Non
     """
     from s3notify_platform.maintenance.tagging import TagCommitted
 
-    task = TagCommitted(source=place.source(), again=again, progress=say)
+    task = TagCommitted(source=place.source(), again=again, progress=say_wrapped)
     carry_out(task, dry_run=dry_run, as_json=as_json)

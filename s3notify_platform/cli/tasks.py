@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.printing import print_json, printable, say
+from s3notify_platform.cli.printing import confirm, print_json, say_wrapped
 
 if TYPE_CHECKING:
     from s3notify_platform.maintenance.task import Report, Task
@@ -23,8 +23,8 @@ def carry_out(task: "Task", *, dry_run: bool, as_json: bool, yes: bool = True) -
         planned = task.plan()
         if not planned.nothing:
             for line in planned.lines:
-                say(line, err=as_json)
-            click.confirm(printable(task.asks), abort=True, err=as_json)
+                say_wrapped(line, err=as_json)
+            confirm(task.asks, err=as_json)
     done = task.plan() if dry_run else task.run()
     _show(done, dry_run=dry_run, as_json=as_json)
     if done.left:
@@ -36,4 +36,4 @@ def _show(report: "Report", *, dry_run: bool, as_json: bool) -> None:
         print_json({**report.document, "dry_run": dry_run})
     else:
         for line in report.lines:
-            say(line)
+            say_wrapped(line)

@@ -21,7 +21,15 @@ from s3notify_platform.cli.common import (
 )
 from s3notify_platform.cli.configured import configured, group
 from s3notify_platform.cli.help_pages import PUSH
-from s3notify_platform.cli.printing import print_found, print_json, print_table, say
+from s3notify_platform.cli.printing import (
+    confirm,
+    print_found,
+    print_json,
+    print_table,
+    say,
+    say_wrapped,
+    unbroken,
+)
 from s3notify_platform.cli.setting_options import option_of, options, setting_option
 from s3notify_platform.cli.topic_texts import (
     age_seconds,
@@ -183,7 +191,7 @@ def create(
     if own or tables:
         check_for_source(topic, made, made.signals)
     place.queue().topics.create(topic, made, tables=tables)
-    say(f"topic {topic!r}: {described(made)}, {made.slots} slots")
+    say_wrapped(f"topic {topic!r}: {described(made)}, {made.slots} slots")
 
 
 @topics.command(short_help="Change settings of a topic.")
@@ -206,12 +214,11 @@ def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool,
     changed = _changed(found, settings)
     check_topic(topic, changed)
     if found.rules and not changed.rules and changed.without_rules == "all" and not yes:
-        click.confirm(
-            f"Remove all {len(found.rules)} rules of topic {topic!r}, so that it receives {received_by(changed)}?",
-            abort=True,
+        confirm(
+            f"Remove all {len(found.rules)} rules of topic {topic!r}, so that it receives {received_by(changed)}?"
         )
     queue.topics.update(topic, changed, tables=tuple(filter(None, tables)) if tables else None)
-    say(f"topic {topic!r}: {described(changed)}")
+    say_wrapped(f"topic {topic!r}: {described(changed)}")
 
 
 @topics.command("list", short_help="List all topics and their settings.")
@@ -287,7 +294,7 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    say(f"topic {topic!r}: {described(found.settings)}{'; paused' if found.paused else ''}")
+    say_wrapped(f"topic {topic!r}: {described(found.settings)}{'; paused' if found.paused else ''}")
     lines = {name: value for name, value in document.items() if name not in ("name", "topic", "shards")}
     print_table(("Setting or fact", "Value"), ((name, cell_of(value)) for name, value in lines.items()))
     columns = {
@@ -325,7 +332,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
     time, and new entries are accepted up to the capacity. Safe to repeat. Cost: 2 requests.
     """
     place.queue().topics.pause(topic)
-    say(f"topic {topic!r}: paused")
+    say_wrapped(f"topic {topic!r}: paused")
 
 
 @topics.command(short_help="Resume the delivery of a paused topic.")
@@ -334,7 +341,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
 def resume(topic: str, *, place: QueuePlace) -> None:
     """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. Cost: 2 requests."""
     place.queue().topics.pause(topic, paused=False)
-    say(f"topic {topic!r}: resumed")
+    say_wrapped(f"topic {topic!r}: resumed")
 
 
 @topics.command(short_help="List the dead letters of a topic.")
@@ -376,9 +383,9 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
             f"{found.retry_after_seconds:g} s"
         )
     moved, large = found
-    say(f"topic {topic!r}: {moved} dead letters put back")
+    say_wrapped(f"topic {topic!r}: {moved} dead letters put back")
     for letter in large:
-        say(f"{letter.event.key}: larger than the topic's --max-event-bytes")
+        say_wrapped(f"{unbroken(letter.event.key)}: larger than the topic's --max-event-bytes")
     if large:
         raise click.ClickException(
             f"topic {topic!r}: {len(large)} dead letters stay, because they are too large"
@@ -396,10 +403,10 @@ def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
     """
     queue = place.queue()
     found = len(queue.dead(topic))
-    say(f"topic {topic!r}: {found} dead letters")
+    say_wrapped(f"topic {topic!r}: {found} dead letters")
     if found and not yes:
-        click.confirm("Delete these dead letters?", abort=True)
-    say(f"topic {topic!r}: {queue.purge(topic) if found else 0} dead letters deleted")
+        confirm("Delete these dead letters?")
+    say_wrapped(f"topic {topic!r}: {queue.purge(topic) if found else 0} dead letters deleted")
 
 
 @topics.command(short_help="Delete a topic with its entries.")
@@ -416,9 +423,9 @@ def delete(topic: str, *, place: QueuePlace, served: bool, yes: bool) -> None:
     if not yes:
         tables = ", ".join(found.tables) if found else ""
         uses = f", which serves table {tables}," * bool(tables)
-        click.confirm(f"Delete topic {topic!r}{uses} and all its pending entries?", abort=True)
+        confirm(f"Delete topic {topic!r}{uses} and all its pending entries?")
     topics.delete(topic, served=served)
-    say(f"topic {topic!r}: deleted")
+    say_wrapped(f"topic {topic!r}: deleted")
 
 
 def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:

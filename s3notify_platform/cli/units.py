@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_wrapped
 from s3notify_platform.source.settings import DEFS_VARIABLE
 
 _folder = click.Path(path_type=Path, file_okay=False, resolve_path=True)
@@ -83,10 +83,10 @@ def units(*, into: Path, home: Path, defs: Path, user: str, host: str, port: int
             with path.open("x") as file:
                 file.write(text)
         except FileExistsError:
-            say(
+            say_wrapped(
                 f"{path}: exists with other content, not changed"
                 if path.read_text() != text
                 else f"{path}: exists already"
             )
         else:
-            say(f"{path}: written")
+            say_wrapped(f"{path}: written")

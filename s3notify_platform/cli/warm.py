@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from s3notify_platform.cli.ending import stop_on_signals
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_wrapped
 
 
 @click.command(short_help="Keep workers ready for Dagster's runs.")
@@ -75,7 +75,7 @@ def warm(home: Path, *, workers: int, runs: int, megabytes: int, until_input_end
     with stop_on_signals("warm") as stop, DagsterInstance.get() as instance:
         if until_input_ends:
             threading.Thread(target=_stop_at_end_of_input, args=[stop], daemon=True).start()
-        Supervisor(instance, limits=limits, say=lambda text: say(f"warm: {text}", err=True)).run(stop)
+        Supervisor(instance, limits=limits, say=lambda text: say_wrapped(f"warm: {text}", err=True)).run(stop)
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:

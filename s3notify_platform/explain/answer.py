@@ -359,7 +359,7 @@ def _facts(found: Answer) -> Iterator[str]:
     if not found.topic_exists:
         made = (
             "the source's sensor or `s3notify ingest` creates it; to create it now: "
-            f"s3notify topics create {found.source}"
+            f"`s3notify topics create {found.source}`"
         )
         yield f"topic {found.source!r}: not created yet; {made}"
     if found.topics_cut:
@@ -435,7 +435,8 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
-        yield f"quarantine: unreadable object: {cut(held.reason)}; s3notify quarantine retry KEY --name {found.source}"
+        retry = f"`s3notify quarantine retry KEY --name {found.source}`"
+        yield f"quarantine: unreadable object: {cut(held.reason)}; {retry}"
         yield from cut_lines(held.trace)
     for file in held.files:
         yield f"data file: {file}"

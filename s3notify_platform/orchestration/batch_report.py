@@ -58,8 +58,14 @@ class BatchReport:
             return
         if found is not None:
             yield dg.AssetCheckEvaluation(**quarantine_facts(name, found))
-        rescued = self.source.input.mismatches == "rescue"
-        yield schema_evaluation(name, done, batch=self.numbers.batch, rescued=rescued)
+        given = self.source.input
+        yield schema_evaluation(
+            name,
+            done,
+            batch=self.numbers.batch,
+            rescued=given.mismatches == "rescue",
+            warning={rule.name for rule in given.rules.rules if rule.warns},
+        )
         if state is not None:
             yield chains_as_seen(name, state, besides=self.numbers.batch)
         if self.everything and not self.failed:

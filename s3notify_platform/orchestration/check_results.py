@@ -5,7 +5,7 @@ same run as the materialization. So each batch reports all checks.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -45,32 +45,45 @@ evaluation may have an older result, if a batch reported that result during the 
 """
 
 
-def schema_evaluation(name: str, done: BatchResult, *, batch: str, rescued: bool) -> dg.AssetCheckEvaluation:
+def schema_evaluation(
+    name: str, done: BatchResult, *, batch: str, rescued: bool, warning: Collection[str]
+) -> dg.AssetCheckEvaluation:
     """The result of `schema_changes`: the fields that a batch added to the schema. The check fails if values did not
-    fit their columns. `rescued`: the source keeps such values in `_rescued`.
+    fit their columns, or if rows break a rule of `expect_warn`. `rescued`: the source keeps such values in `_rescued`.
+    `warning`: the names of the rules of `expect_warn`.
     """
     mismatches = added(each.mismatches for each in done.slots.values())
-    columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
+    every = added(each.broken for each in done.slots.values())
+    broken = {rule: count for rule, count in every.items() if rule in warning}
     kept = (
         "The column `_rescued` keeps these values"
         if rescued
         else f"To see their records: `s3notify quarantine list {name}`"
     )
+    found = []
+    if broken:
+        found.append(f"Rows that break a rule of `expect_warn`: {_counts(broken)}")
+    if mismatches:
+        columns = _counts(mismatches)
+        found.append(f"Values that do not fit their columns: {columns}. {kept}{_retyping(name, mismatches)}")
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(name),
         check_name=SCHEMA,
-        passed=not mismatches,
+        passed=not found,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Values that do not fit their columns: {columns}. {kept}{_retyping(name, mismatches)}"
-        if mismatches
-        else None,
+        description=". ".join(found) or None,
         metadata={
             VERSION: max((each.generation for each in done.slots.values()), default=0),
             "batch": batch,
             "added": dg.MetadataValue.json(dict(done.schema_added)),
             "mismatches": dg.MetadataValue.json(dict(mismatches)),
+            "broken": dg.MetadataValue.json(broken),
         },
     )
+
+
+def _counts(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in numbers.items())
 
 
 def _retyping(name: str, paths: Collection[str]) -> str:

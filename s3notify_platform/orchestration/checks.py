@@ -56,7 +56,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         QUARANTINE: "Fails while a record or an object is in quarantine. All other "
         f"records are committed. `s3notify quarantine list {assets.name}` shows the reasons.",
         SCHEMA: "Shows the fields that a batch added to the schema (existing rows do not change), and the values "
-        "that do not fit their columns. Only these values make the check fail.",
+        "that do not fit their columns. Only such values, and rows that break a rule of expect_warn, make the check "
+        "fail.",
     }
 
     @dg.multi_asset_check(
@@ -262,12 +263,12 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
         {name: value.value for name, value in last.metadata.items()} if last is not None else {}
     )
     version, others = _added_since(io, int(said.get(VERSION, 0)))
-    batch_added, mismatches = said.get("added", {}), said.get("mismatches", {})
+    batch_added = said.get("added", {})
     named = {path: kind for path, kind in others.items() if path not in batch_added}
     return dg.AssetCheckResult(
         check_name=SCHEMA,
         asset_key=io.name,
-        passed=not mismatches,
+        passed=last is None or last.passed,
         severity=dg.AssetCheckSeverity.WARN,
         description=last.description if last is not None else None,
         metadata={
@@ -275,7 +276,8 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
             "batch": str(said.get("batch", "")),
             "added": dg.MetadataValue.json(batch_added),
             "added_elsewhere": dg.MetadataValue.json(named),
-            "mismatches": dg.MetadataValue.json(mismatches),
+            "mismatches": dg.MetadataValue.json(said.get("mismatches", {})),
+            "broken": dg.MetadataValue.json(said.get("broken", {})),
         },
     )
 

@@ -104,7 +104,7 @@ class FormatSettings:
     expect_warn: Annotated[
         str,
         About(
-            "Rules that only warn, written as in expect, like region is not null: broken rules are counted in the "
-            "batch's results, and the rows stay"
+            "Rules that only warn, written as in expect, like region is not null: the rows stay, and Dagster's check "
+            "schema_changes names the broken rules with the numbers of rows"
         ),
     ] = ""

@@ -1,4 +1,6 @@
-"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket, and the clients boto3 and `aws`."""
+"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket or in a DynamoDB table, and the
+clients boto3 and `aws`.
+"""
 
 import json
 import os
@@ -15,19 +17,22 @@ import pytest
 
 from s3notify_platform.channels.publish.open_publisher import open_publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.open_store import queue_records
 from tests.support.front import KEY_ID, SECRET
 from tests.support.servers import S3Server
+from tests.support.tables import create_record_table
 
 pytestmark = pytest.mark.server
 
 
 @contextmanager
-def serving(config: S3Config) -> Iterator[str]:
+def serving(config: S3Config, records: DynamoConfig | None = None) -> Iterator[str]:
     """Yields the address of the command; ends it by SIGTERM, without an error."""
     arguments = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url), "--port", "0"]
     arguments += ["--arn-region", "zonegroup1"]
+    if records is not None:
+        arguments += ["--records-table", records.table, "--dynamodb-endpoint-url", str(records.endpoint_url)]
     process = subprocess.Popen(
         [sys.executable, "-m", "s3notify_platform.cli", "serve-notifications", *arguments],
         stderr=subprocess.PIPE,
@@ -65,10 +70,20 @@ def csv_only(arn: str) -> dict[str, Any]:
     }
 
 
-def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
+@pytest.mark.parametrize("in_table", [False, True], ids=["bucket", "table"])
+def test_front_serves_from_the_command_line(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
+) -> None:
     """boto3 creates a topic and a notification. After that, a writer's changes reach the topic as configured."""
-    config = ministack.config(ministack.make_bucket())
-    with serving(config) as url:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    config, records = (
+        ministack.config(ministack.make_bucket()),
+        ministack.table_config() if in_table else None,
+    )
+    if records is not None:
+        create_record_table(records)
+    with serving(config, records) as url:
 
         def client(service: str) -> Any:
             return boto3.client(
@@ -94,10 +109,13 @@ def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
         endpoint_url=config.endpoint_url,
         region=config.region,
         keys={"access_key_id": config.access_key_id, "secret_access_key": config.secret_access_key},
+        **(
+            {"records_table": records.table, "dynamodb_endpoint_url": records.endpoint_url} if records else {}
+        ),
     )
     publisher.put("raw/1.csv", b"1")
     publisher.put("raw/1.txt", b"1")
-    queue = NotificationQueue(queue_records(config))
+    queue = NotificationQueue(queue_records(config, table=records))
     (entry,) = queue.entries("hooks", range(1000))
     assert (entry.event.key, entry.event.configuration_id) == ("raw/1.csv", "csv")
 

@@ -38,6 +38,7 @@ def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[...,
     assert site.run([3, 5, 7]).success
     assert [site.metadata(slot)["objects_without_records"] for slot in (3, 5, 7)] == [0, 1, 0]
     found = site.metadata(3)
+    assert not [value for slot in (3, 5, 7) for value in site.metadata(slot).values() if "http" in str(value)]
     assert {
         name: found[name]
         for name in (
@@ -264,6 +265,21 @@ def test_the_assets_have_owners_kinds_group_and_description(site_of: Callable[..
     assert specs["orders"].description == "Orders."
     assert {spec.group_name for spec in specs.values()} == {"sales"}
     assert all(spec.kinds and spec.description for spec in specs.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "objects"), [("auto", "objects"), ("csv", "csv objects"), ("parquet", "parquet objects")]
+)
+def test_the_default_description_names_the_objects(
+    site_of: Callable[..., Site], kind: str, objects: str
+) -> None:
+    """With format `auto`, the objects may have several formats. So the sentence must not name one."""
+    site = site_of(format=kind)
+    (spec,) = [spec for spec in site.defs.resolve_all_asset_specs() if spec.key == dg.AssetKey("orders")]
+    where = f"s3://{site.component.bucket}/raw/"
+    assert str(spec.description).startswith(
+        f"A Delta table with a row for each record of the {objects} below `{where}`, partitioned into slots by a hash "
+    )
 
 
 def test_the_whole_run_config_is_small_and_readable(site: Site) -> None:

@@ -115,6 +115,31 @@ def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> Non
     assert (site.metadata(1)["records_rejected"], site.metadata(2)["records_rejected"]) == (1, 0)
 
 
+def test_the_check_fails_for_rows_that_break_a_rule_that_warns(site_of: Callable[..., Site]) -> None:
+    """The description must name the rules of `expect_warn` with the number of rows. Rules of `expect` do not count,
+    because the check `quarantine` reports their rows.
+    """
+    site = site_of(expect="positive: amount >= 0", expect_warn="small: amount < 10; id < 5")
+    site.write(1, body=b'{"id": 1, "amount": -1}\n')
+    site.settle()
+    assert said(site)[0]
+    site.write(2, body=b'{"id": 2, "amount": 10}\n{"id": 6, "amount": 11}\n{"id": "x"}\n')
+    site.settle()
+    assert site.rows() == {2: [2, 6]}
+    passed, found = said(site)
+    assert (passed, found["mismatches"], found["broken"]) == (False, {"id": 1}, {"small": 2, "id < 5": 1})
+    text = described(site)
+    assert text is not None
+    assert text.startswith(
+        "Rows that break a rule of `expect_warn`: small (2), id < 5 (1). Values that do not fit "
+    )
+    passed, found = said(site, again=True)
+    assert (passed, found["broken"]) == (False, {"small": 2, "id < 5": 1}), "there is no new batch"
+    site.write(2, 3)
+    site.settle()
+    assert said(site)[0]
+
+
 def test_changed_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:
     """The tick must name the command. After the command has changed the table's types, the source must continue."""
     site = site_of()

@@ -233,7 +233,7 @@ def test_redrive_names_the_letters_that_stay(queue: NotificationQueue) -> None:
     ran = run("redrive", "t")
     assert ran.exit_code == 1
     assert "1 dead letters put back" in ran.output
-    assert f"{'b' * 500}: larger than" in ran.output
+    assert f"{'b' * 500}: larger than" in " ".join(ran.output.split())
     assert "1 dead letters stay" in ran.output
     done("update", "t", "--max-event-bytes", "4096")
     assert "1 dead letters put back" in done("redrive", "t")

@@ -1,5 +1,5 @@
-"""`--json`, on a real server: every reading command has this option, and prints one JSON document, or one JSON document
-on each line.
+"""The output of every reading command, on a real server: with `--json`, one JSON document, or one JSON document on each
+line; without, lines that fit a terminal.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli.main import main
@@ -86,18 +86,48 @@ def place(ministack: S3Server) -> Place:
 def test_a_reading_command_prints_json(
     place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    config = place.store.config
-    given = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url)]
-    options = {option for parameter in _of(command).params for option in parameter.opts}
-    given += [arg for name, value in (("--slot-count", "4"), ("--name", "orders"), ("--prefix", "raw/"))
-              if name in options for arg in (name, value)]  # fmt: skip
-    ran = CliRunner().invoke(main, [*command, *READING[command], *given, "--json"])
+    ran = run(place, monkeypatch, command, *READING[command], "--json")
     assert ran.exit_code == 0, ran.output
     found = _values(ran.stdout)
     assert found, "the command has something to print"
     assert all(isinstance(value, dict | list) for value in found)
+
+
+OTHER_PROSE = [
+    (("explain",), ["raw/bad"]),
+    (("explain",), ["raw/waiting"]),
+    (("quarantine", "list"), ["orders", "--objects"]),
+    (("quarantine", "show"), ["raw/good"]),
+    (("status",), ["clicks"]),
+]
+UNBROKEN = ("{", "key: ", "data file: ")
+"""How lines begin that must stay whole, so that programs can read them, and people can copy them."""
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("command", "given"), [*READING.items(), *OTHER_PROSE], ids=str)
+def test_lines_fit_a_terminal(
+    place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], given: list[str]
+) -> None:
+    """Otherwise a terminal would break a sentence within a word."""
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = run(place, monkeypatch, command, *given)
+    assert ran.output
+    assert not isinstance(ran.exception, Exception) or isinstance(ran.exception, SystemExit), ran.exception
+    lines = [line for line in ran.output.splitlines() if not line.startswith(UNBROKEN)]
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def run(place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], *given: str) -> Result:
+    """Runs the command with options that locate the source."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    config = place.store.config
+    located = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url)]
+    options = {option for parameter in _of(command).params for option in parameter.opts}
+    located += [arg for name, value in (("--slot-count", "4"), ("--name", "orders"), ("--prefix", "raw/"))
+                if name in options for arg in (name, value)]  # fmt: skip
+    return CliRunner().invoke(main, [*command, *given, *located])
 
 
 def _of(command: tuple[str, ...]) -> click.Command:

@@ -1,7 +1,6 @@
 """Texts from outside reach a terminal without control characters."""
 
 import json
-import os
 
 import click
 import pytest
@@ -40,9 +39,22 @@ def test_a_paragraph_is_wrapped_and_its_words_stay_whole(capsys, monkeypatch, wi
     assert max(map(len, lines)) <= width
     assert " ".join(" ".join((first, *others)).split()) == text.replace("\x1b", "\\u001b").strip()
     monkeypatch.delenv("COLUMNS")
-    monkeypatch.setattr(printing.shutil, "get_terminal_size", lambda *, fallback: os.terminal_size(fallback))
     printing.say_wrapped(text)
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_commands_and_keys_stay_whole(capsys, monkeypatch):
+    """A terminal would run the first half of a broken command as a command."""
+    command = "`s3notify quarantine retry --all --name orders`"
+    monkeypatch.setenv("COLUMNS", "50")
+    printing.say_wrapped(
+        f"{printing.unbroken('a key with spaces')} cannot be read until {command}\n  and so on"
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "a key with spaces cannot be read until",
+        f"    {command}",
+        "  and so on",
+    ]
 
 
 def test_tables_are_escaped(capsys, monkeypatch):

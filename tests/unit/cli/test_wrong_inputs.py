@@ -33,8 +33,8 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "250"}).invoke(main, list(arguments))
+def run(*arguments: str, columns: int = 250) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, list(arguments))
 
 
 def refused(ran: Result, *said: str, code: int = 1) -> None:
@@ -81,6 +81,30 @@ def refused(ran: Result, *said: str, code: int = 1) -> None:
 )  # fmt: skip
 def test_a_wrong_command_line_is_explained(command: list[str], code: int, said: str) -> None:
     refused(run(*command), said, code=code)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["ingest", "orders", *BUCKET, "--commit", "dynamo:x"], 2),
+        (["ingest", "Orders!", *SOURCE[1:]], 1),
+        (["ingest", *SOURCE, "--format", "xml"], 2),
+        (["explain", "raw/1"], 2),
+        (["doctor", "--deep"], 2),
+        (["history", "orders", *BUCKET, "--slot", "1000"], 2),
+        (["topics", "create", "t", *BUCKET, "--secret-env", "S3NOTIFY_PUSH_X"], 1),
+        (["init", "--events"], 2),
+        (["pause", "orders"], 1),
+        (["guide", "nothing"], 1),
+    ],
+)
+def test_an_error_fits_a_terminal(command: list[str], code: int) -> None:
+    """The words of the message must stay whole, so that they can be copied."""
+    ran = run(*command, columns=80)
+    assert ran.exit_code == code, ran.output
+    assert [line for line in ran.output.splitlines() if len(line) > 80] == []
+    whole = run(*command, columns=1000).output.partition("Error: ")[2]
+    assert whole.split() == ran.output.partition("Error: ")[2].split()
 
 
 def test_a_dagster_home_that_is_no_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_a_quarantined_object_is_explained(place):
     assert said(answer) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
     assert not answer.verdict.settled
     (line,) = [line for line in answer.lines if line.startswith("quarantine: ")]
-    assert line.endswith("s3notify quarantine retry KEY --name orders")
+    assert line.endswith("`s3notify quarantine retry KEY --name orders`")
     place.commit(place.state(reach_end=False, reason="timed out"))
     table, signals = place.source.table(store=place.store), place.source.location.slot_signals(place.store)
     assert retry(table, [SLOT], signals, ALL).failing == 1

@@ -202,16 +202,3 @@ def test_a_paused_source_is_not_named_if_the_object_is_committed(place):
     kind, text = said(place.ask(on=False))
     assert kind == "committed"
     assert "paused" not in text
-
-
-def test_no_verdict_promises_what_is_not_known(place):
-    """No sentence says what a sensor, a sweep or a reconciler will do, since `explain` does not know which of them
-    run.
-    """
-    place.store.put(KEY, b"one")
-    texts = [said(place.ask())[1]]
-    place.put(queued=False)
-    texts.append(said(place.ask())[1])
-    place.put()
-    texts += [said(place.ask())[1], said(place.ask(seen=digest_of(place.signal_etag())))[1]]
-    assert not [text for text in texts if " will " in text]

@@ -81,14 +81,15 @@ def test_a_miss_a_hit_and_a_stale_entry_cost_few_requests(store, publisher):
 
 
 def test_hits_cause_one_poll_in_each_staleness_time(store, publisher):
-    """Otherwise a cached object would be older than `staleness_seconds`."""
+    """Otherwise a cached object would be older than `staleness_seconds`, by default one second."""
     clock = HandClock()
     publisher.put("a", b"1")
-    cache = cache_over(store, clock=clock, staleness_seconds=1)
+    cache = CausalCache(store, Watcher(store, prefix=KS, clock=clock), clock=clock)
     cache.get("a")
     publisher.put("a", b"2")
+    clock.now += 0.75
     assert body(cache.get("a")) == b"1"
-    clock.now += 1
+    clock.now += 0.25
     assert body(cache.get("a")) == b"2"
 
 
