@@ -16,7 +16,7 @@ from s3notify_platform.kernel.slots import Slot, slot_from_partition_key
 @click.option("--slots", "chosen", callback=slots_of, metavar="SLOTS", help="These slots, like 3,17,40-60.")
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option(
-    "--stale", is_flag=True, help="Slots whose rows were made by other code than the YAML names now."
+    "--stale", is_flag=True, help="Slots whose rows were not made by the code that the YAML names now."
 )
 @dry_run_option
 @json_option

@@ -96,8 +96,8 @@ def topics() -> None:
     Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Only Ceph's events of deletions have metadata
     and tags.
 
-    Events are passed on complete, as the inlet received them: region, source, user, request, response, metadata, tags
-    and ids. Each event also gets the topic's --opaque-data.
+    Events are passed on with all fields that the inlet received: region, source, user, request, response, metadata,
+    tags and ids. Each event also gets the topic's --opaque-data.
 
     Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 

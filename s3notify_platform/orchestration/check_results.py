@@ -166,8 +166,8 @@ def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation
     """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
     of the check's history.
 
-    A sweep announces the missed changes that it finds. If the sweep finds nothing else, the sweep's own evaluation
-    fails, but the result that is reported again passes.
+    A sweep announces the missed changes that it finds. Such changes alone let the sweep's own evaluation fail, but
+    the result that is reported again passes.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

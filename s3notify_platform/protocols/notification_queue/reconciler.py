@@ -32,8 +32,8 @@ this value.
 """
 
 IDLE_LEAKS = 20
-"""`LEAK_SECONDS` is multiplied by this factor for a counter that is too high, but causes no refusals. The counter must
-not change during this time: a counter that changes shows that writers may still use the room.
+"""The factor by which `LEAK_SECONDS` is multiplied if a counter is too high, and the counter causes no refusals. The
+counter must not change during this time: a counter that changes shows that writers may still use the room.
 """
 
 SCAN_EVERY = 20

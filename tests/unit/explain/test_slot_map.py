@@ -27,7 +27,7 @@ def test_characters_show_powers_of_ten_or_a_mark() -> None:
 
 
 def test_the_legend_of_a_map_has_only_signs_of_the_map() -> None:
-    """Otherwise nobody would find the meaning of a sign among signs that the map does not show."""
+    """Otherwise a reader would have to search a long legend for the few signs of the map."""
     assert MAP.legend() == "· no rows, ▂ up to 10 rows, ▃ up to 100 rows, █ more rows, > in flight, ! failing"
     assert SlotMap(slots=2, ages={}, rows={}).legend() == "· no rows"
 

@@ -150,8 +150,8 @@ def test_an_object_is_found_if_the_first_topic_of_a_bucket_is_created_during_its
 
 
 def test_objects_in_flight_are_announced_to_a_topic_whose_prefix_is_widened_meanwhile(world):
-    """Otherwise an object whose write began before the update of the topic returned would not be announced to the
-    topic.
+    """Otherwise the topic would miss an object if the object's write began before the command that updated the topic
+    had returned.
     """
     world.topic("late", prefix="else/")
     settings = world.queue.topics.get("late").settings

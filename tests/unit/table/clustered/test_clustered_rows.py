@@ -135,8 +135,8 @@ def test_compaction_separates_ranges(source):
 
 
 def test_compaction_sorts_full_files_until_few_overlap(source):
-    """If the column of the order does not follow time, the files of each commit have all values of the column.
-    Otherwise the table would lose its order.
+    """The values of the sort column do not grow with time, so the files of each commit contain the whole range of
+    values. Without compaction, the table would lose its order.
     """
     order = Clustered(columns=("id", "n"), file_bytes=100)  # each file is full
     bucket = {}
