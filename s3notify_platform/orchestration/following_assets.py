@@ -74,8 +74,8 @@ def advance(
     """Updates a derived table and reports its asset. After a failure, `behind` has the reason for this asset. A success
     removes the asset from `behind`.
 
-    No failure of the update raises an error, because the source's rows are already committed, and must still be
-    reported. `again` requests another batch. `again` is called only for failures that a retry may resolve.
+    A failure of the update raises no error: the source's rows are already committed, and the run must still report
+    these rows. `again` requests another batch. `again` is called only for failures that a retry may resolve.
     """
     try:
         done = follow(io.spark.spark_session, io.source, asset, batch=batch)

@@ -179,8 +179,8 @@ def _fetch_fast(
             raise
         if start == 0:
             return _fetch_slow(slow, version)
-        # If obstore could read the first part, the headers have changed since that read, and this failure counts.
-        # Otherwise the first part is the whole object, and `_joined` ignores this failure.
+        # Either obstore has read the first part, so the headers have changed since that read. Or the first part is the
+        # whole object, and `_joined` ignores this failure.
         return Fetched(version=version, status="failed", reason="overwritten during the read", outage=True)
     return Fetched(version=version, status="ok", body=body, meta=meta_of(version.key, found))
 

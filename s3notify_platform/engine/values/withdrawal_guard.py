@@ -2,7 +2,7 @@
 wrong prefix, or the bucket may have been emptied by mistake.
 
 A refusal is recorded in the table's record (`Known.refused`). From then on, a listing of only some slots may withdraw
-nothing. The refusal ends when a listing of all slots lacks few enough objects, or when a person confirms the
+nothing. The refusal ends when a listing of all slots has nearly all objects again, or when a person confirms the
 withdrawals. Without this rule, retries would withdraw all missing objects: the refused slots would be retried in
 smaller groups, and each group lacks fewer objects.
 """

@@ -67,7 +67,7 @@ class StateReader:
     def of_slots(
         self, states: StateSet, slots: Collection[Slot]
     ) -> Iterator[tuple[Slot, dict[str, ObjectState]]]:
-        """Yields the states of each of these slots, in order, by key. Memory holds one slot. The call makes the
+        """Yields each of these slots in order, with the slot's states by key. Memory holds one slot. The call makes the
         requests of `columns`.
         """
         for slot, columns in self.columns(states, slots):
