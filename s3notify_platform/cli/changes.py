@@ -31,9 +31,10 @@ def changes(
     Each row has its own columns, and `_change_type` (insert or delete), `_commit_version`, `_commit_timestamp` and
     `_reason` (new, overwritten, deleted, backfilled, continued, quarantined, erased, rolled back, retyped). Deleted
     rows come first. A row that was inserted and deleted between the two versions is not printed. For an erased object,
-    only a hash of its key is printed. After a rollback, and after a type change that changed values, all rows of the
-    changed slots are printed as deleted and inserted. Numbers that JSON lacks are printed as the texts "NaN",
-    "Infinity" and "-Infinity". `s3notify history` lists the table versions; `s3notify vacuum` deletes old versions.
+    only a hash of its key is printed. All rows of changed slots are printed as deleted and inserted after a rollback,
+    and all rows of the table after a type change that changed values. Numbers that JSON lacks are printed as the texts
+    "NaN", "Infinity" and "-Infinity". `s3notify history` lists the table versions; `s3notify vacuum` deletes old
+    versions.
     """
     from s3notify_platform.cli.as_of import as_of
     from s3notify_platform.table.arrow_schema import arrow_schema

@@ -1,8 +1,9 @@
 """Changes of versions that replace rows without a change of an object's state: a rollback, and a change of a column's
 type that also changes values.
 
-The log does not say which rows of such a version differ. So the feed gives all rows of the slots that the version has
-changed: first the rows as of the feed's first version as deletions, then the rows as of its last version as insertions.
+The log does not say which rows of such a version differ. So the feed gives all rows of the slots that a rollback has
+changed, or all rows of the table after a change of a type: first the rows as of the feed's first version as deletions,
+then the rows as of its last version as insertions.
 A consumer that applies these changes has the rows of the last version, like after any other change.
 """
 
@@ -25,6 +26,8 @@ from s3notify_platform.table.versions import RETYPED, ROLLBACK, VALUES
 ROLLED_BACK: Final = "rolled back"
 OTHER_VALUES: Final = "retyped"
 
+ALL_SLOTS: Final = frozenset(map(Slot, range(SLOT_COUNT)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
@@ -41,20 +44,16 @@ class Replacement:
     @classmethod
     def of(cls, version: int, body: LogVersion) -> "Replacement | None":
         """Returns the replacement that this version is, or None. Pure."""
-        note = body.note
+        note, slots = body.note, ALL_SLOTS
         if ROLLBACK in note and note.get("slots"):
             reason, did = ROLLED_BACK, f"went back to version {note[ROLLBACK]}"
+            slots = frozenset(map(Slot, note["slots"]))
         elif RETYPED in note and note.get(VALUES):
+            # Rows that left their slot before this version are in files of the earlier type.
             reason, did = OTHER_VALUES, f"gave {', '.join(note[RETYPED])} another type and other values"
         else:
             return None
-        return cls(
-            version=version,
-            at_ms=body.created_ms,
-            reason=reason,
-            did=did,
-            slots=frozenset(map(Slot, note["slots"])),
-        )
+        return cls(version=version, at_ms=body.created_ms, reason=reason, did=did, slots=slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +112,7 @@ class ReplacedSlots:
         """Returns the slots among `slots` (None: all slots) whose rows are not replaced. Pure."""
         if not self.by_slot:
             return slots
-        return {*(map(Slot, range(SLOT_COUNT)) if slots is None else slots)} - self.by_slot.keys()
+        return {*(ALL_SLOTS if slots is None else slots)} - self.by_slot.keys()
 
     def deletes(self, slots: Collection[Slot] | None, tasks: int) -> list[ReplacedRows]:
         """Returns the rows of replaced slots as of the first version, in at most `tasks` shares for each version that

@@ -13,8 +13,8 @@ so the feed does not read its rows. The rows that left are in packs that were li
 longer live as of the last version.
 
 For an erased object, the feed has a single deletion, instead of a deletion of each row. The deletion has the object's
-slot, and the `state_changes.key_hash` of its key. After a rollback, or after a change of a column's type that changes
-values, the feed has all rows of the changed slots (`replaced_rows`).
+slot, and the `state_changes.key_hash` of its key. After a rollback, the feed has all rows of the changed slots. After a
+change of a column's type that changes values, the feed has all rows (`replaced_rows`).
 
 `row_changes` makes the requests of `feed.changes_of`, and 1 GET if rows have left. If rows are replaced, it also reads
 two snapshots (`versions.snapshot_of`). Each task makes the requests of `reading.read`.

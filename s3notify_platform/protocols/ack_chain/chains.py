@@ -278,8 +278,7 @@ class AckChains:
                     self._delete(chain)
                     purged += 1
             if left:
-                # A new chain with this tag may have begun after the scan had passed the tag's head. The new chain's
-                # records must stay.
+                # A new chain may have begun after the scan had passed the tag's head. Its records must stay.
                 now = self._records.read(self._partition, head_key(tag))
                 identity = identity_of(now.version) if now is not None else ""
                 self._remove([record for record in left if not belongs_to(record.key, identity)])

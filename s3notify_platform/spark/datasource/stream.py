@@ -22,19 +22,24 @@ Guarantees
     - With `read="changes"`, if a row that the stream has returned is removed, the stream returns one deletion of this
       row. To bring a copy of the table to the next table version, apply the deletions first, and then the insertions.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
-    - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
+    - A missing table version, or another table in place of the stream's table, causes an error, never a gap. Without
+      `read="changes"`, so does a version that replaces rows (`table.replaced_rows`).
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
 micro-batch. But two things are never divided between micro-batches: a slot of the first table version, and the changes
 of a later table version. Columns that are added to the table appear only after the query is restarted. If a column gets
 another type without a change of its values, the stream keeps the old type, and fails at rows that this type may not
-represent exactly. After a restart with the same checkpoint, the stream also returns the rows at which it failed.
+represent exactly. After a restart with the same checkpoint, the stream also returns the rows at which it failed. If
+the values of a column change with its type, a restarted stream cannot repeat a micro-batch of earlier versions: the
+error asks for a new checkpoint.
 
 Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
 or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the
-requests of `snapshot_of` twice. Tasks make the requests of `reading.read`.
+requests of `snapshot_of` twice. A micro-batch that ends before the newest version makes these requests once more. Tasks
+make the requests of `reading.read`.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -53,9 +58,11 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.row_changes import Share, all_rows, row_changes, sizes_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.type_changes import ddl, how
 from s3notify_platform.table.versions import created_ms, snapshot_of
 
 UNLIMITED: Final = 1 << 62
@@ -177,7 +184,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since, until = Offset.loads(start), Offset.loads(end)
         if start == end or since.version == WITH_NEWEST:
             return []
-        self._checked(until, self._newest())
+        newest = self._checked(until, self._newest())
+        if until.version < newest.version:
+            self._check_types(until.version, newest)
         wanted, tasks = None if self._reading.only is None else self._reading.wanted, 2 * self._width
         deletes = self._reading.read == "changes"
         if since.slots is not None:
@@ -228,6 +237,21 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise NotFoundError(f"the table has no version {offset.version}: {REMEDY}")
         return found
 
+    def _check_types(self, version: int, newest: Snapshot) -> None:
+        """Raises `UsageError` if rows as of `version` had a type that the stream's present type cannot represent.
+
+        If the stream still has the earlier type, it can read these rows.
+        """
+        before, now = _types(self._as_of(version)), _types(newest)
+        columns = arrow_schema(newest.metadata.schema)
+        for name, kind in now.items():
+            of_stream = self._output.field(name).type if name in self._output.names else None
+            if name in before and of_stream == columns.field(name).type and _differs(before[name], kind):
+                raise UsageError(
+                    f"version {version}, at which this micro-batch ends, has column {name} as {ddl(before[name])}. A "
+                    f"later version gave it another type and other values. Begin again: {REMEDY}"
+                )
+
     def _as_of(self, version: int) -> Snapshot:
         if isinstance(self._seen, Snapshot) and self._seen.version == version:
             return self._seen
@@ -269,6 +293,15 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if slot != wanted[0] and (objects < 0 or size < 0):
                 return slot
         return None
+
+
+def _types(snapshot: Snapshot) -> dict[str, Any]:
+    """Returns the columns' types in Spark's JSON."""
+    return {each["name"]: each["type"] for each in json.loads(snapshot.metadata.schema)["fields"]}
+
+
+def _differs(old: Any, new: Any) -> bool:
+    return how(old, new) not in (None, "exact")
 
 
 def _not_kept(error: NotFoundError) -> NotFoundError:

@@ -35,7 +35,7 @@ def main() -> None:
     try:
         query.trigger(processingTime="2 seconds").start().awaitTermination()
     except StreamingQueryException as error:
-        if "another type and other values" in (said := str(error)) and "begin again: either" in said:
+        if "another type and other values" in (said := str(error)) and "begin again" in said.lower():
             for place in folder.glob("*.json"):
                 place.unlink()
             shutil.rmtree(checkpoint)

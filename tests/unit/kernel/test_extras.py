@@ -26,8 +26,8 @@ def blocked(extras: str) -> list[str]:
 
 @pytest.fixture(params=["blocked", pytest.param("fresh", marks=[pytest.mark.thorough, pytest.mark.registry])])
 def python(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], list[str]]:
-    """Returns a command that runs a module with some extras. The variant `blocked` blocks the import of other extras. The
-    variant `fresh` makes a new environment without them.
+    """Returns a command that runs a module with some extras. The variant `blocked` blocks the import of other extras.
+    The variant `fresh` makes a new environment without them.
     """
 
     return blocked if request.param == "blocked" else lambda extras: fresh(tmp_path, extras)
