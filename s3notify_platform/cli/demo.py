@@ -2,11 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
 from s3notify_platform.cli.ending import interrupt_on_signals
 from s3notify_platform.cli.printing import say_wrapped
+
+INTERRUPTED: Final = 130
+"""The exit code that shells use for a command that Ctrl-C has ended."""
 
 
 @click.command(short_help="Run the whole pipeline on a local S3 server.")
@@ -46,15 +50,15 @@ from s3notify_platform.cli.printing import say_wrapped
 def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int) -> None:
     """Run the whole pipeline on a local S3 server: publish objects, detect changes, commit rows.
 
-    All data stays in one folder; after a kill, the demo continues with this data. Ctrl-C ends the demo cleanly with
-    exit code 0, and prints how much is not committed yet.
+    All data stays in one folder; after a kill, the demo continues with this data. Ctrl-C ends the demo cleanly, and
+    prints how much is not committed yet. The exit code is then 0, or 130 with --once.
     """
     from s3notify_platform.local.demo_run import Demo
 
     try:
         with interrupt_on_signals():
             well = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
-    except KeyboardInterrupt:  # a signal during the start or the final check
+    except KeyboardInterrupt:  # with --once, or during the start or the final check
         say_wrapped("stopped; the same command goes on from here")
-        well = not once
+        sys.exit(INTERRUPTED if once else 0)
     sys.exit(0 if well else 1)

@@ -128,8 +128,8 @@ class Demo:
         self.ledger = Ledger()
 
     def run(self, *, once: bool) -> bool:
-        """Runs until Ctrl-C, or, with `once`, until all rounds are committed. Returns True if the committed table
-        agrees with the ledger.
+        """Runs until Ctrl-C, or, with `once`, until all rounds are committed. Returns False if the committed table
+        differs from the ledger. With `once`, `KeyboardInterrupt` if Ctrl-C ends the demo before that.
         """
         if self._port is not None:
             refuse_taken(self._port, "--port")
@@ -159,7 +159,7 @@ class Demo:
             feed = _Feed(instance)
             self._await_topic(queue)
             script: Iterator[Round] = rounds(self._seed, self._objects)
-            halfway = False
+            halfway = interrupted = False
             try:
                 for number, change in enumerate(islice(script, ROUNDS_ONCE if once else None)):
                     halfway = True
@@ -175,6 +175,7 @@ class Demo:
                     if not once:
                         self._clock.sleep(ROUND_SECONDS)
             except KeyboardInterrupt:
+                interrupted = True
                 self._say("stopping")
             verdict = self._patiently(lambda: self._verify(self._table(config)))
             feed.lines()
@@ -182,6 +183,8 @@ class Demo:
             self._report(feed, verdict, queued)
             well, line = verdict.ending(halfway=halfway, queued=queued)
             self._console.print(line)
+            if once and interrupted:
+                raise KeyboardInterrupt
             return well
 
     def _publish(self, publisher: QueuedPublisher, store: CountingStore, change: Round, number: int) -> None:

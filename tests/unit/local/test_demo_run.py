@@ -1,8 +1,15 @@
 """The end of the demo."""
 
-import pytest
+from pathlib import Path
+from typing import Self
 
-from s3notify_platform.local.demo_run import Verdict
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli.main import main
+from s3notify_platform.local import demo_run
+from s3notify_platform.local.demo_run import Demo, Verdict
+from s3notify_platform.protocols.notification_queue import TopicSettings
 
 
 @pytest.mark.parametrize(
@@ -22,3 +29,42 @@ def test_the_demo_ends_well_unless_a_finished_round_differs(
     verdict = Verdict(rows=1, rejects=0, missing=missing, surplus=0, wrong_rejects=0)
     ended, line = verdict.ending(halfway=halfway, queued=queued)
     assert (ended, said in line) == (well, True)
+
+
+class NoDagster:
+    """The demo's Dagster, which never commits anything."""
+
+    url = "http://127.0.0.1"
+
+    def __init__(self, home: Path, **_settings: object) -> None:
+        self.home = home
+        home.mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+    def wait_ready(self) -> None: ...
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("once", "code"), [(["--once"], 130), ([], 0)])
+def test_interrupted_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: list[str], code: int
+) -> None:
+    """With `--once`, exit code 0 would wrongly say that all rounds are in the table. Either way, the demo must print
+    what is missing.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_run, "DagsterDev", NoDagster)
+    monkeypatch.setattr(
+        Demo, "_await_topic", lambda _, queue: queue.topics.create("orders", TopicSettings(prefix="orders/"))
+    )
+    monkeypatch.setattr(Demo, "_await_commit", interrupt)
+    ran = CliRunner().invoke(main, ["demo", *once, "--folder", str(tmp_path), "--objects", "20"])
+    assert ran.exit_code == code, ran.output
+    assert "not in the table yet" in ran.output
