@@ -18,7 +18,8 @@ def pages() -> Mapping[str, str]:
 
 def summary(page: str) -> str:
     """The first sentence of a page, below its title."""
-    return " ".join(page.split("\n\n")[1].split())
+    first, end, _ = " ".join(page.split("\n\n")[1].split()).partition(". ")
+    return first + end.rstrip()
 
 
 @click.command(short_help="Read the guide.")
