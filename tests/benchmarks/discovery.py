@@ -53,7 +53,7 @@ def _tick(config: S3Config, total: int, where: str = "") -> list[Figure]:
     lists = f"{-(-total // 1000)} LIST"
     return [
         Figure(
-            what=f"10 changed among {total:,} objects: one tick{where}",
+            what=f"10 changed among {total:,} objects: one poll{where}",
             ours=f"{short(ours)}, {counted(requests)}",
             instead=f"full LIST by obstore {short(listing)}, {lists}",
             ratio=times(listing, ours),

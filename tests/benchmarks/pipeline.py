@@ -81,7 +81,7 @@ def _compare(
     figure = Figure(
         what=f"{count:,} objects of 2 KB, bucket to committed table, {where}",
         ours=f"{short(ours)}: {phases}; {_requests(result)}",
-        instead=f"boto3, {THREADS} threads a task, no states, slots, quarantine: {short(took)}",
+        instead=f"boto3, {THREADS} threads a task, not exactly once, no quarantine: {short(took)}",
         ratio=times(took, ours),
     )
     return figure, result.seconds

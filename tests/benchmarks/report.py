@@ -13,7 +13,7 @@ FIGURES = Path(__file__).with_name("FIGURES.md")
 README = Path(__file__).parents[2] / "README.md"
 
 HEADLINES = (
-    "10 changed among 100,000 objects: one tick, 25 ms added to each request by a proxy on the same cores",
+    "10 changed among 100,000 objects: one poll, 25 ms added to each request by a proxy on the same cores",
     "5,000 objects of 2 KB, bucket to committed table, 25 ms added to each request by a proxy on the same cores",
     "1,000,000 objects a day, as batches of 694, in a bucket of 10,000,000: a month",
     "1,000,000 objects a day, one by one, by S3 and SQS; a run a minute (`interval_seconds: 60`): a month",
