@@ -158,7 +158,7 @@ def _newest(source: "Source", why: str, parts: str) -> Events:
 
     location, prefix = source.location, source.input.prefix
     listed = [*islice(list_all(open_store(source.input.bucket), prefix), LOOKED_AT_MAX + 1)]
-    if len(listed) > LOOKED_AT_MAX:  # the newest object may be among those that are not listed
+    if len(listed) > LOOKED_AT_MAX:  # the newest object may be among the objects that are not listed
         return Events(
             fine=True,
             text=f"{parts}; {why}, and more than {LOOKED_AT_MAX:,} objects are below {prefix!r}, too many to look for "

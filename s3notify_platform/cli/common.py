@@ -123,21 +123,21 @@ class SourcePlace(QueuePlace):
     def existing(self, asset: str | None = None) -> "Location":
         """The location of the source. `UsageError` if the source has no table, or has no slot asset `asset`.
 
-        Requests: those of `Location.check_exists`.
+        Cost: the requests of `Location.check_exists`.
         """
         location = self.location()
         location.check_exists(asset)
         return location
 
     def table(self, asset: str | None = None) -> "LogTable":
-        """The table of the source, or of slot asset `asset`, for reading. Errors and requests: those of `existing`."""
+        """The table of the source, or of slot asset `asset`, for reading. Errors and requests: as for `existing`."""
         return self.existing(asset).table(asset)
 
     def committing(self, *, damaged: bool = False) -> "tuple[Location, ObjectStore, CommitMode]":
         """The source's location, the store of the platform's objects, and the source's commit mode, which is not
-        settled yet. Requests: those of `existing`.
+        settled yet. Cost: the requests of `existing`.
 
-        `damaged`: the table is not checked, so no request is sent, and a damaged or missing table is no error.
+        `damaged`: the table is not checked, so no request is sent, and a damaged or missing table is not an error.
         """
         from s3notify_platform.stores.open_store import open_store
 
@@ -147,7 +147,7 @@ class SourcePlace(QueuePlace):
         return source.location, open_store(source.location.platform), source.commit
 
     def committing_table(self, asset: str | None, *, damaged: bool = False) -> "LogTable":
-        """The table, for commits. Requests: those of `committing` and of `settle_commit_mode`."""
+        """The table, for commits. Cost: the requests of `committing` and of `settle_commit_mode`."""
         location, store, mode = self.committing(damaged=damaged)
         if asset is not None and not damaged:
             location.check_exists(asset)
@@ -157,9 +157,9 @@ class SourcePlace(QueuePlace):
 
     def tables(self, asset: str | None, *, commits: bool) -> "dict[str, LogTable]":
         """The tables of the source and of all its assets, by name, or only the table of `asset`. `UsageError` as in
-        `existing`; an asset's folder without a readable table is no error. `commits`: the tables are for commits.
+        `existing`; an asset's folder without a readable table is not an error. `commits`: the tables are for commits.
 
-        Requests: those of `committing`, of `slot_assets` and of `settle_commit_mode`.
+        Cost: the requests of `committing`, of `slot_assets` and of `settle_commit_mode`.
         """
         from s3notify_platform.maintenance.erasure import slot_assets
 

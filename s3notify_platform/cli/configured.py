@@ -246,14 +246,14 @@ def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
     """The Dagster instance of DAGSTER_HOME; None if no instance is there yet. Without an instance, Dagster is not
     imported.
 
-    `UsageError` if DAGSTER_HOME is no folder.
+    `UsageError` if DAGSTER_HOME is not a folder.
     """
     if not (home := os.environ.get("DAGSTER_HOME")):
         yield None
         return
     if not (folder := Path(home).expanduser().resolve()).is_dir():
         raise UsageError(
-            f"DAGSTER_HOME={home!r} is no folder here: set it to the folder of your Dagster instance, or unset it"
+            f"DAGSTER_HOME={home!r} is not a folder here: set it to the folder of your Dagster instance, or unset it"
         )
     if not (folder / "dagster.yaml").exists() and not (folder / "schedules" / "schedules.db").exists():
         yield None  # two processes that create Dagster's storage at once would damage it

@@ -152,7 +152,7 @@ def _topic_notes(place: SourcePlace) -> Iterator[str]:
     """Notes about two kinds of topics: the source's topic if its settings differ from the YAML, and each topic of the
     bucket that has neither an endpoint nor a source in the project. Without YAML, there is no note.
 
-    Other projects may read topics of the second kind, so these topics are no error. Cost: 1 scan of the topics, and
+    Other projects may read topics of the second kind, so these topics are not an error. Cost: 1 scan of the topics, and
     `queue.stats` for each topic of the second kind.
     """
     sources = {each.name: each for source in configured() for each in source.project}
@@ -171,7 +171,7 @@ def _topic_notes(place: SourcePlace) -> Iterator[str]:
 
 
 def _check_types(place: SourcePlace) -> None:
-    """`UsageError` if the YAML declares other types than the table has. Requests: those of `open_table`."""
+    """`UsageError` if the YAML declares other types than the table has. Cost: the requests of `open_table`."""
     from s3notify_platform.source.declared_types import check_declared_types
 
     for source in configured():

@@ -58,7 +58,7 @@ event_options: Option = options(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The options of `--events`, except those that locate the source."""
+    """The options of `--events`, except the options that locate the source."""
 
     by: "Way | None"
     receiver: str | None

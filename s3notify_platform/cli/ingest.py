@@ -168,7 +168,7 @@ def ingest(
 def _make_topic(source: "Source") -> None:
     """Creates the source's topic, as Dagster does. Without a topic, inlets ignore the source's changes, and publishers
     cannot announce them. If the topic exists, names the settings in which it differs from the YAML. Cost: 1 request,
-    and those of `Topics.create`.
+    and the requests of `Topics.create`.
     """
     name, topics = source.name, source.location.queue().topics
     found = topics.find(name)

@@ -47,8 +47,8 @@ def _table_access(places: dict[str, Any], region: str) -> tuple[dict[str, Any], 
     """The access to the DynamoDB tables, and the settings of `dynamodb` that this access uses. Removes all settings of
     `dynamodb` from `places`.
 
-    Region and credentials on the command line replace those of `dynamodb`. So an administrator can create tables for
-    runs that may not create tables.
+    Region and credentials on the command line replace the values in `dynamodb`. So an administrator can create tables
+    for runs that may not create tables.
     """
     source = click.get_current_context().get_parameter_source
     given = {"region": region, **places}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WIDE: Final = 100_000
-"""The width of an output that is no terminal."""
+"""The width of an output that is not a terminal."""
 
 _GLUE: Final = "\xa0"
 """Stands for a space at which no line is broken, until the text is printed."""

@@ -63,7 +63,7 @@ class TableFacts:
         a slot asset.
 
         `codes`: the code versions of the source and of its slot assets. A table that cannot be read is left out,
-        because an error of a slot asset is no error of the source. Each slot asset costs the requests of
+        because an error of a slot asset is not an error of the source. Each slot asset costs the requests of
         `LogTable.newest`.
         """
         found: dict[str, Outdated] = {}

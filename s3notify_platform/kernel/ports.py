@@ -255,7 +255,7 @@ class Uploads(Protocol):
         ...
 
     def abort_upload(self, key: str, upload: UploadId) -> None:
-        """Deletes an upload and its parts, so that it cannot be completed. A missing upload is no error. Cost: 1
+        """Deletes an upload and its parts, so that it cannot be completed. A missing upload is not an error. Cost: 1
         request.
         """
         ...

@@ -82,7 +82,7 @@ class Setting:
 
     @property
     def group(self) -> type | None:
-        """The dataclass that declares the settings of a group, or None if the setting is no group."""
+        """The dataclass that declares the settings of a group, or None if the setting is not a group."""
         return self.base if hasattr(self.base, "__dataclass_fields__") else None
 
     @property

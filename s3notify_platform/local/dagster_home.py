@@ -51,9 +51,9 @@ def _compared(path: Path, wanted: dict[str, Any]) -> HomeFile:
     try:
         there = yaml.safe_load(path.read_text()) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no YAML: {error}") from error
+        raise UsageError(f"{path} is not YAML: {error}") from error
     if not isinstance(there, dict):
-        raise UsageError(f"{path} is no dagster.yaml: it must have keys, like run_launcher")
+        raise UsageError(f"{path} is not a dagster.yaml: it must have keys, like run_launcher")
     missing = {name: wanted[name] for name in _WANTED if there.get(name) != wanted[name]}
     if "storage" in there:
         missing.pop("event_log_storage", None)  # a person has chosen PostgreSQL, or another place

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SECRET: Final = re.compile(
     r"SECRET|PASSW|TOKEN|CREDENTIAL|(?:(?<!KMS_)KEY(?!_FILE)|PAT)(?![A-Z])", re.IGNORECASE
 )
-"""Matches names of variables that must not be used in a setting. The id of a KMS key and the path of a key file are no
+"""Matches names of variables that must not be used in a setting. The id of a KMS key and the path of a key file are not
 secrets.
 """
 

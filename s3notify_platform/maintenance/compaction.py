@@ -125,7 +125,7 @@ def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BY
     """Merges all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
     garbage files.
 
-    `dry_run`: only reads the newest snapshot. The counts of a dry run are a lower bound. Errors: those of
+    `dry_run`: only reads the newest snapshot. The counts of a dry run are a lower bound. Errors: as for
     `LogTable.newest` and `Committer.commit`.
     """
     report = CompactReport()

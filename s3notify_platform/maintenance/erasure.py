@@ -94,9 +94,9 @@ def erase(
 
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.
-    `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Requests: those of
-    `maintenance.table_erasure` for each table, those of `NotificationQueue.erase`, 2 PUTs for the signal, and 1 to 3
-    requests for the backlog.
+    `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Cost: the requests of
+    `maintenance.table_erasure` for each table, the requests of `NotificationQueue.erase`, 2 PUTs for the signal, and 1
+    to 3 requests for the backlog.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)

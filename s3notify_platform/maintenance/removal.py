@@ -122,7 +122,7 @@ def open_batches(location: Location) -> list[str]:
 def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     """Removes the source; returns the number of removed objects. A call that was killed may be repeated. Stop the
     source's sensor, runs and writers first. `platform`: a store to use instead of the source's own store. `UsageError`:
-    the source's objects are below the platform's prefix. Requests: those of `held`, 1 DELETE for each object, and 2
+    the source's objects are below the platform's prefix. Cost: the requests of `held`, 1 DELETE for each object, and 2
     requests for each entry and record.
     """
     store = platform if platform is not None else open_store(location.platform)

@@ -68,7 +68,7 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 
     `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing the
     version's files.
-    Requests: those of `snapshot_of`, those of `check_restorable`, and those of `changes_of` for each later version.
+    Cost: the requests of `snapshot_of`, of `check_restorable`, and of `changes_of` for each later version.
     """
     table = location.table(store=store)
     now = _readable(location, table)
@@ -96,7 +96,7 @@ def rollback(
     slots of the rollback again.
 
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
-    source's own store. Errors: those of `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of
+    source's own store. Errors: as for `table_rollback`. Cost: the requests of `table_rollback`; 1 read and 1 write of
     the rescan backlog; 1 PUT for each changed slot.
     """
     location = source.location

@@ -46,7 +46,7 @@ class SchemaEvent:
 
 
 def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
-    """The kept versions that changed the schema, newest first. Requests: those of `history`.
+    """The kept versions that changed the schema, newest first. Cost: the requests of `history`.
 
     `added` of the oldest version is empty, because no earlier schema is known.
     """
@@ -93,8 +93,8 @@ class SchemaRollback:
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     """Finds the columns that a rollback to the schema of `version` removes. Stop the source's runs first.
 
-    `NotFoundError`: the version does not exist. `UsageError`: a column's type has changed after that version. Requests:
-    those of `snapshot_of`, and of `read_slots` for all packs.
+    `NotFoundError`: the version does not exist. `UsageError`: a column's type has changed after that version. Cost: the
+    requests of `snapshot_of`, and of `read_slots` for all packs.
     """
     now = table.newest()
     if isinstance(now, Absent):
@@ -126,7 +126,7 @@ def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
     """Commits the earlier schema, and returns the number of the new version. `UsageError`: rows of the table
     have values in removed columns.
 
-    `ConflictError`: the table has changed after the plan was made: plan again. Requests: those of a commit.
+    `ConflictError`: the table has changed after the plan was made: plan again. Cost: the requests of a commit.
     """
     check_unused(planned)
     done = table.commit(planned, planned.base)

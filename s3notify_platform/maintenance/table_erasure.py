@@ -38,7 +38,7 @@ The statistics in a version hold values of rows, but are not searched. The objec
 version names a file that holds the object. Names of columns stay in the schema. If the bucket keeps former versions of
 the platform's objects, these object versions stay, too.
 
-Requests: those of a commit, 1 or 2 requests for the table's record, 1 LIST for each 1000 objects of the table, and 2
+Cost: the requests of a commit, 1 or 2 requests for the table's record, 1 LIST for each 1000 objects of the table, and 2
 GETs for each kept version. A file that may hold the object costs 1 GET if e does not name the file. An emptied version
 costs 1 PUT, and each other removed object costs 1 DELETE.
 """

@@ -18,9 +18,9 @@ reads everything that has changed after the earlier version.
 
 After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
-Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each attempt costs 1 LIST for each
-1000 objects of the table. If a vacuum has cut the log, an attempt costs 5 more requests, and 1 GET for each version
-that is younger than the longest run.
+Cost: the requests of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each attempt costs 1 LIST for
+each 1000 objects of the table. If a vacuum has cut the log, an attempt costs 5 more requests, and 1 GET for each
+version that is younger than the longest run.
 """
 
 from dataclasses import dataclass, replace

@@ -12,7 +12,7 @@ same slots again. If the store refused only some of the tags, the refused tags a
 after `tag_again`. If a lifecycle rule then removes an object, `on_delete` decides whether the object's rows leave the
 table.
 
-Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
+Requests of a pass: as for `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
 changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of
 `SLOTS_AT_ONCE` slots costs 1 read and 1 write.
 """
@@ -140,7 +140,7 @@ def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_C
     `tag_committed` checks.
 
     `again`: counts the objects that a pass would check after a call of `tag_again`. `UsageError`: no `committed_tags`.
-    Requests: those of `tag_committed` without the requests for objects.
+    Cost: the requests of `tag_committed` without the requests for objects.
     """
     _check_tags(source)
     opened = source.open_table(create=False)

@@ -185,11 +185,11 @@ class _Stale:
     assets: Collection[str]
 
     def slots(self) -> set[Slot]:
-        """The stale slots of all these assets. Requests: those of `_Stale.of`, for each asset."""
+        """The stale slots of all these assets. Cost: the requests of `_Stale.of`, for each asset."""
         return set().union(*map(self.of, self.assets))
 
     def of(self, asset: str) -> list[Slot]:
-        """The stale slots of one asset; empty if the asset's code version is unknown. Requests: those of
+        """The stale slots of one asset; empty if the asset's code version is unknown. Cost: the requests of
         `LogTable.newest`.
         """
         code, source = self.settings.code_versions[asset], self.settings.io.source
@@ -243,7 +243,7 @@ class _Step:
 
         The request is committed as a table version, so each object is read again only once, even if the request needs
         several runs.
-        Requests: those of `backfill`.
+        Cost: the requests of `backfill`.
         """
         found = backfill(self.io.source.table(), slots, None, batch=self.batch)
         self._again = found.objects
@@ -251,7 +251,7 @@ class _Step:
             self._say(f"{found.objects} objects of {len(found.slots)} slots are read again")
 
     def request_quarantined(self, slots: Sequence[Slot]) -> None:
-        """Makes a request to read the quarantined objects of these slots again. Requests: those of `retry`."""
+        """Makes a request to read the quarantined objects of these slots again. Cost: the requests of `retry`."""
         found = retry(self.io.source.table(), slots, None, EVERYTHING)
         self._again = found.objects
         self._say(f"{found.objects} objects in quarantine of {len(found.slots)} slots are read again")

@@ -70,8 +70,8 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
     materialization.
 
     `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get all
-    rows. `UsageError` is also raised while another run of the asset has not ended. Requests: those of `LogTable.newest`
-    and `row_changes`, or 1 GET if all rows are given.
+    rows. `UsageError` is also raised while another run of the asset has not ended. Cost: the requests of
+    `LogTable.newest` and `row_changes`, or 1 GET if all rows are given.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def
@@ -103,7 +103,7 @@ def changes_of(source: Source, spark: SparkSession, found: Snapshot, *, since: i
     """The changes after the table version `since`, up to the snapshot `found`. If `since` is None: all rows of the
     snapshot.
 
-    The errors and the cost are those of `row_changes`. Without `since`, the cost is only 1 GET.
+    The errors and the cost are the same as for `row_changes`. Without `since`, the cost is only 1 GET.
     """
     reader, tasks = source.location.table().reader, 2 * parallelism(spark)
     shares: Any = (

@@ -254,7 +254,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     batch.
 
     Dagster's own check of column schemas is not usable: it compares the asset's last two materializations, which belong
-    to two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
+    to two slots. Cost: the requests of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})

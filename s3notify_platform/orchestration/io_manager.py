@@ -133,7 +133,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def settle_commit_mode(self) -> Source:
         """The source, after its commit mode is settled. Refuses a store that supports no commit mode.
 
-        Requests: those of `Location.settle_commit_mode`.
+        Cost: the requests of `Location.settle_commit_mode`.
         """
         # A commit mode that was settled before is not reused: the store may have changed since an earlier run of this
         # process.
@@ -216,7 +216,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         A slot that fails only in a derived table counts as done for the source. So a failure of a derived table does
         not delay the slot's next change. Dagster's automation makes the derived slot again.
 
-        Requests of a round: those of `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
+        Requests of a round: as for `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
         that were not read completely also cost the requests of `SourceClients.ask_again`.
         """
         clients, reporting = self.clients, 0.0

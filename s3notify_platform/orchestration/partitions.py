@@ -89,8 +89,8 @@ class SlotBatch(dg.Config):
     ) -> tuple[Slot, ...]:
         """The slots of this run. `UsageError` for a slot that does not exist, or if there are no slots.
 
-        `table` is read only to find slots by age or by quarantine. Requests: those of `LogTable.newest`, and, for age,
-        1 LIST for each 1000 table versions. `stale` returns the stale slots.
+        `table` is read only to find slots by age or by quarantine. Cost: the requests of `LogTable.newest`, and, for
+        age, 1 LIST for each 1000 table versions. `stale` returns the stale slots.
         """
         if self.choose:
             found = stale() if self.chooses_stale else _chosen(self.choose.strip(), context, slots, table)

@@ -309,7 +309,7 @@ def _newest(io: SlotIOManager) -> Snapshot | None:
 
 
 def _topics(io: SlotIOManager) -> dict[str, int | float]:
-    """Facts of the topics that receive keys of this source. Requests: those of `queue_facts`, for each topic."""
+    """Facts of the topics that receive keys of this source. Cost: the requests of `queue_facts`, for each topic."""
     queue, prefix = io.clients.queue, io.source.input.prefix
     taking = (
         topic

@@ -177,7 +177,7 @@ class Updates:
         return self._resolved(partition, key, value, None, once=once)
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> RecordOutcome:
-        """Replaces the version `expected`. Requests are those of `create`."""
+        """Replaces the version `expected`. Cost: the requests of `create`."""
         return self._resolved(partition, key, value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:

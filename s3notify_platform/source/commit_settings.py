@@ -50,7 +50,7 @@ class TableSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTimeSettings:
-    """Times of the leases in `lease_table`. The defaults are those of object_store.
+    """Times of the leases in `lease_table`. The defaults are object_store's defaults.
 
     Different writers may use different values.
     """

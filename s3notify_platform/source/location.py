@@ -243,7 +243,7 @@ class Location(LocationSettings):
         what = f"slot asset {asset!r} of source {self.name!r}" if asset else f"source {self.name!r}"
         return UsageError(
             f"{what} has no table in {place}: nothing has been committed yet, or name, bucket or prefix differ "
-            "from those of the source"
+            "from the settings of the source"
         )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:

@@ -157,7 +157,7 @@ class ContinuousIngest:
         """Tags committed objects, if the source has `committed_tags`.
 
         A later batch tags objects that cannot be tagged now. Stops after `seconds`, and returns the number of remaining
-        slots. Cost and limits are those of `tag_committed`.
+        slots. Cost and limits are the same as for `tag_committed`.
         """
         if not self.source.input.tags:
             return 0

@@ -1,7 +1,7 @@
 """Reads committed rows of slots as one DataFrame: the packs of one snapshot, distributed to tasks.
 
 No LIST of the bucket or of the data files is needed, and no task reads the log. Hadoop's s3a is not needed. The columns
-are those of the table. A column is null in the rows of packs that are older than the column.
+are the same as in the table. A column is null in the rows of packs that are older than the column.
 """
 
 import json

@@ -139,7 +139,7 @@ class SparkJobs:
             task = lister(source, frozenset(wanted), parts, begun_listing.cuts)
             frame = frame.union(self._tasks(len(parts)).mapInArrow(task, LISTED.ddl))
         groups = max(1, min(width, len(wanted)))
-        # These groups equal those of `group_of`. Rows without a slot go to the first group.
+        # These groups equal the groups of `group_of`. Rows without a slot go to the first group.
         group = F.coalesce(F.floor(F.col("slot") * groups / source.location.slots), F.lit(0)).cast("int")
         manifest = replace(snapshot.manifest, rejects=(), changes=(), changes_file=None)
         planned = (

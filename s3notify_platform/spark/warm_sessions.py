@@ -34,7 +34,7 @@ def interrupt_jobs(spark: SparkSession) -> None:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Runs a job like those of a batch, but without data.
+    """Runs a job like a job of a batch, but without data.
 
     The job makes the JVM load its classes, and starts Python workers. Spark ends Python workers that were idle for a
     minute.

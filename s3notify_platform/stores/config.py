@@ -45,7 +45,7 @@ def _is_endpoint(url: str) -> bool:
         if host.rpartition(".")[2].isdigit():
             ip_address(host)
         return bool(_URL.fullmatch(url)) and port != 0 and "xn--" not in host.lower()
-    except ValueError:  # a port that is no number, or too large; an address with a part above 255
+    except ValueError:  # a port that is not a number, or too large; an address with a part above 255
         return False
 
 

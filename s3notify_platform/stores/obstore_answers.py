@@ -18,7 +18,7 @@ NOT_METADATA: Final = frozenset(
         "Storage-Class",
     }
 )  # fmt: skip
-"""The names of obstore's attributes that are no metadata. In requests, obstore ignores the case of these names."""
+"""The names of obstore's attributes that are not metadata. In requests, obstore ignores the case of these names."""
 
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|\Z)")
 

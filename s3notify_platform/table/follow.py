@@ -302,7 +302,7 @@ class FollowingTable:
 
     def _change(self, held: Snapshot, now: Snapshot, why: str, batch: str) -> tuple[Change, int, str]:
         """Returns the next change, the number of changed rows or keys, and the reason of a rebuild. The reason is "" if
-        the change is no rebuild.
+        the change is not a rebuild.
         """
         if not why:
             try:

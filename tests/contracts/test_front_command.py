@@ -121,8 +121,8 @@ def test_front_serves_from_the_command_line(
 
 
 def test_front_answers_the_aws_command(ministack: S3Server) -> None:
-    """The requests and the parsers of `aws` differ from those of boto3. Otherwise a person could not set up a topic and
-    a notification in a terminal.
+    """The requests and the parsers of `aws` differ from the requests and the parsers of boto3. Otherwise a person could
+    not set up a topic and a notification in a terminal.
     """
     config = ministack.config(ministack.make_bucket())
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {

@@ -187,7 +187,7 @@ def test_unsupported_records_are_refused(chains, table, config):
     """The table cannot hold counters, other partitions, NUL in a tag, or items that are not a chain."""
     with pytest.raises(UsageError, match="NUL"):
         chains.open_batch("a" + SUFFIX, ["1"])
-    with pytest.raises(UsageError, match="partition 'ack', not those of 'other'"):
+    with pytest.raises(UsageError, match="partition 'ack', not the chains of 'other'"):
         SharedChains(table, partition="other").open_batch("t", ["1"])
     with pytest.raises(UsageError, match="counters"):
         table.add("ack", "n", 1)

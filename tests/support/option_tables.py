@@ -29,8 +29,8 @@ HEAD: Final = """\
 All attributes of a source's YAML, with their defaults.
 
 The same names are the options of the Spark data source (`option("csv_delimiter", ";")`) and, with dashes, of
-`s3notify ingest` (`--csv-delimiter`). Elsewhere than in YAML, a group's attributes have names of their own: those of
-`latest` begin with `latest_`. A wrong name or value is refused with the name of the attribute before anything is
+`s3notify ingest` (`--csv-delimiter`). Elsewhere than in YAML, a group's attributes have other names, for example names
+that begin with `latest_`. A wrong name or value is refused with the name of the attribute before anything is
 written.
 
 `poe options` makes this page from the declarations in the code.

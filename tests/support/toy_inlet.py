@@ -49,7 +49,7 @@ class ToyInletSettings(PullInletSettings):
 
     queue_name: Annotated[str, About("Name of the toy's queue")]
     pause_seconds: Annotated[float, About("Between two messages", minimum=0.1, maximum=60)] = 1.0
-    tries: Annotated[int, About("Of each message")] = 3
+    tries: Annotated[int, About("Number of attempts for each message")] = 3
 
     queues: ClassVar[dict[str, ToyQueue]] = {}
 

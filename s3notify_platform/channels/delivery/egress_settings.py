@@ -33,7 +33,7 @@ class EgressSettings(ServiceSettings):
     ] = None
 
     def egress(self) -> Egress:
-        """The permitted endpoints. `UsageError` for a text that is no network."""
+        """The permitted endpoints. `UsageError` for a text that is not a network."""
         return Egress.of(
             self.allow_networks,
             allow_http=self.allow_http,

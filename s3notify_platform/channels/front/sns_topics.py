@@ -1,7 +1,7 @@
 """SNS's actions on topics: CreateTopic, DeleteTopic, ListTopics, Get- and SetTopicAttributes, and Ceph's GetTopic.
 
 A topic of the front takes only changes that a bucket's notification configuration names (`without_rules: none`). Other
-topics, like those of sources, are neither shown nor changed. An ARN is arn:aws:sns:REGION::NAME.
+topics, like the topics of sources, are neither shown nor changed. An ARN is arn:aws:sns:REGION::NAME.
 """
 
 import json
@@ -233,8 +233,8 @@ def _settings(name: str, given: Mapping[str, str], before: TopicSettings | None 
 
 
 def action_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The parameters of an action, without those of a presigned URL. `FrontError` if a parameter is given twice, or is
-    not UTF-8.
+    """The parameters of an action, without the signature of a presigned URL. `FrontError` if a parameter is given
+    twice, or is not UTF-8.
     """
     found: dict[str, str] = {}
     for name, value in pairs:

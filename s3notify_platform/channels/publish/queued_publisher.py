@@ -93,10 +93,10 @@ from s3notify_platform.protocols.updates import WRITER, written_by
 class QueuedPublisher(LargeObjects[PublishOutcome]):
     """Writes objects, announces them in the queue, moves signals. Thread-safe: calls of several threads share requests.
 
-    Outcomes are those of the object writes, or `Refused`. `UnavailableError` or `UnknownOutcomeError`: nothing could be
-    reserved, and nothing was written. `UsageError`: a change is invalid. This change was not written; the other changes
-    of its batch were written. `NotSignalledError`: changes happened, but perhaps not every topic and watcher got them.
-    Call `announce(error.keys)`, or leave these changes to the reconciler.
+    Each outcome is the outcome of an object write, or `Refused`. `UnavailableError` or `UnknownOutcomeError`: nothing
+    could be reserved, and nothing was written. `UsageError`: a change is invalid. This change was not written; the
+    other changes of its batch were written. `NotSignalledError`: changes happened, but perhaps not every topic and
+    watcher got them. Call `announce(error.keys)`, or leave these changes to the reconciler.
     """
 
     def __init__(

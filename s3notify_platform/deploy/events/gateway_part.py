@@ -53,7 +53,7 @@ class GatewayTopic:
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
     def lacks(self) -> str:
-        """See `Part`. Requests: those of `arn`, and 1 more. If the gateway shows the receiver, the receiver is
+        """See `Part`. Cost: the requests of `arn`, and 1 more. If the gateway shows the receiver, the receiver is
         compared, too.
         """
         if (arn := self.arn()) is None:
@@ -71,7 +71,7 @@ class GatewayTopic:
         return f"topic {self.name!r} of the gateway, and the changes that wait in it" if self.arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests: those of `arn`, and 1 more."""
+        """See `Part`. Cost: the requests of `arn`, and 1 more."""
         if arn := self.arn():
             self.sns.ask("delete_topic", TopicArn=arn)
 
@@ -107,7 +107,7 @@ class GatewayNotification:
         return "" if right and found.arn.rpartition(":")[2] == self.topic.name else "is another"
 
     def make(self) -> None:
-        """See `Part`. Requests: those of `BucketEvents.change`, plus those of the topic's `arn`."""
+        """See `Part`. Cost: the requests of `BucketEvents.change`, plus the requests of the topic's `arn`."""
         if (arn := self.topic.arn()) is None:
             raise UsageError(f"{self.topic.title}: it was removed meanwhile: repeat this command")
         try:

@@ -35,7 +35,7 @@ class RulePart:
         )
 
     def make(self) -> None:
-        """See `Part`. Requests: those of `lacks`, and 2 more if something is missing."""
+        """See `Part`. Cost: the requests of `lacks`, and 2 more if something is missing."""
         if not self.lacks():
             return
         self.events.ask(

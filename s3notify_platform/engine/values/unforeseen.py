@@ -37,8 +37,8 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_unforeseen(error: BaseException) -> bool:
-    """True if the error is not one of this package's own errors, and the cause is no outage and no lack of memory.
-    Pure.
+    """True if the error is not one of this package's own errors, and the cause is neither an outage nor a lack of
+    memory. Pure.
     """
     return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
 

@@ -126,7 +126,8 @@ def _count_paths(text: bytes, most: int) -> int:
         if token == b"{":
             outer.append(inner)
         elif token == b"}":
-            # If another object of the same list follows, its fields are counted together with those of this object.
+            # If another object of the same list follows, its fields are counted together with the fields of this
+            # object.
             inner = outer.pop() if outer else top
         elif token[-1] == _COLON and outer:
             fields = outer[-1]

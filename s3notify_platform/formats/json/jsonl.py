@@ -279,8 +279,8 @@ class JsonLines(Parser):
         return None
 
     def _noted(self, table: pa.Table) -> pa.Table:
-        """Returns the table. If the schema has many columns, notes the columns of the table as those that are
-        expected in the next block.
+        """Returns the table. If the schema has many columns, expects the columns of the table in
+        the next block, too.
         """
         if self._columns > _MANY:
             having = {name for name in table.schema.names if table[name].null_count < table.num_rows}

@@ -157,7 +157,7 @@ def encoded(message: Message) -> bytes:
 
 
 def received(connection: socket.socket) -> Message:
-    """The next message. `ValueError` if the connection ends before the message is complete, or if the bytes are no
+    """The next message. `ValueError` if the connection ends before the message is complete, or if the bytes are not a
     message.
     """
     line = b""

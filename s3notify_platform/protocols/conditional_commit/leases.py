@@ -86,7 +86,7 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """The times of leases. The defaults are those of object_store; writers may use different values.
+    """The times of leases. The defaults are object_store's defaults; writers may use different values.
 
     `timeout_seconds` (up to an hour): time within which a write must be done. `max_clock_skew_rate` (1 to 100): the
     greatest factor by which one clock may run faster than another. `ttl_seconds`: age at which the table may delete a

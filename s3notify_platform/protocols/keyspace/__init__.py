@@ -44,10 +44,10 @@ Limits
 Requests: n objects in s slots take n + s + 1 PUTs, or n + 1 if the root moves alone. A multipart upload takes 2
 requests, and 1 for each part, instead of the object's PUT. A poll takes 1 HEAD, and 1 LIST if the root changed.
 
-The bytes in the bucket are the same as those of the vnotify crate. The protocol differs from the crate in several
-points. The root is remembered after the LIST, not before the LIST. The causal poll begins after the GET, not together
-with it, and is retried while the reader waits. The causal poll is also made for a missing key and for entries that are
-read again in the background. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
+The vnotify crate writes the same bytes into the bucket. The protocol differs from the crate in several points. The root
+is remembered after the LIST, not before the LIST. The causal poll begins after the GET, not together with it, and is
+retried while the reader waits. The causal poll is also made for a missing key and for entries that are read again in
+the background. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
 
 Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher), cached_entries.
 """

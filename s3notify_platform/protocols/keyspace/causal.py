@@ -248,7 +248,7 @@ class CausalCache:
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """Writes one object and moves its signals. Requests, outcomes and errors are those of `Publisher.put`.
+        """Writes one object and moves its signals. Requests, outcomes and errors are the same as for `Publisher.put`.
 
         After `Written`, readers of this cache get this version or a later version. Until the next poll, such reads take
         no request. After any other outcome, the next `get` reads the object. `UsageError` without a `publisher`.
@@ -387,7 +387,7 @@ class CausalCache:
             self._turn.notify_all()
 
     def _read_again(self, held: _Held) -> _Again:
-        """Reads stale hot entries again; returns those that were read in time. New versions need a second poll."""
+        """Reads stale hot entries again; returns the entries read in time. New versions need a second poll."""
 
         def again(item: tuple[str, Entry]) -> tuple[Entry, bool] | None:
             key, entry = item

@@ -69,7 +69,7 @@ class Publisher(LargeObjects[WriteOutcome]):
     """Writes objects and moves their signals. Thread-safe; keeps no state.
 
     One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots costs n + s + 1 PUTs.
-    Signals may be in another bucket (`keyspace`). Outcomes are those of the object writes. A `Conflict` moves no
+    Signals may be in another bucket (`keyspace`). Each outcome is the outcome of an object write. A `Conflict` moves no
     signal. An `Unknown` moves the signals, because the write may have happened. With a notification queue the steps
     are: `check`, reserve, `write`, commit the entries, `signal` (see `publish.queued_publisher`).
     """

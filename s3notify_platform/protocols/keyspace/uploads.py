@@ -133,8 +133,8 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes a file as an object. Requests for a file below 8 MiB: those of `put`. Requests for a larger file:
-        those of `put`, with 2 requests and 1 for each part instead of the object's PUT.
+        """Writes a file as an object. Requests for a file below 8 MiB: as for `put`. Requests for a larger file: as for
+        `put`, with 2 requests and 1 for each part instead of the object's PUT.
 
         `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """
@@ -155,7 +155,7 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes all bytes of a stream as an object. Requests: those of `put_file`. `size`: the number of bytes, if
+        """Writes all bytes of a stream as an object. Cost: the requests of `put_file`. `size`: the number of bytes, if
         known.
 
         Only one thread at a time reads the stream, but this may be a different thread each time. The stream is not
@@ -188,7 +188,7 @@ class LargeObjects(Generic[O_co]):
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. After each of these
-        errors, nothing was written. Requests of a copy of up to 1 GiB without a precondition: those of `put`, and 1
+        errors, nothing was written. Requests of a copy of up to 1 GiB without a precondition: as for `put`, and 1
         HEAD of the source. Any other copy takes 2 requests, and 1 for each 128 MiB, instead of the one request that
         copies.
         """

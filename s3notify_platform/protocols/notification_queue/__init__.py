@@ -23,7 +23,7 @@ Steps
        committed; otherwise the entry is removed. An upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard and reads the segments whose keys name the consumer's slots. (The key of a
        segment with more than 12 slots names no slots; such a segment is always read.) After its own commit, the
-       consumer removes the entries that the commit includes, except those that an owner has claimed. If a topic's
+       consumer removes the entries that the commit includes, except entries that an owner has claimed. If a topic's
        endpoint was removed, no owner is left to drop the claims, so the claims do not count. If writers move no signals
        of slots (`signals: root`), the LIST of a shard also shows which slots have new entries (`marks_of`).
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims the due entries

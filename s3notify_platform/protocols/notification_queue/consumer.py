@@ -135,8 +135,8 @@ class ShardConsumer:
     def expire(self) -> int:
         """Moves entries to the dead letters if their attempts or their time are used up. Returns their number.
 
-        This method delivers no entry. Use it while nothing can be delivered. Requests and errors are those of `take`,
-        but the call makes its own scan. The scan reads only segments that changed since the last `expire`.
+        This method delivers no entry. Use it while nothing can be delivered. Requests and errors are the same as for
+        `take`, but the call makes its own scan. The scan reads only segments that changed since the last `expire`.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings

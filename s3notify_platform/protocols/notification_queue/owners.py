@@ -169,7 +169,7 @@ class Worker:
         """Releases everything, so that nobody waits for an expiry. Requests: 2 for each topic, and 1 more.
 
         Finish the entries in progress before this call; otherwise, the next owner delivers these entries again.
-        `UnavailableError` or `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.
+        `UnavailableError` or `UnknownOutcomeError`: the remaining leases expire like the leases of a killed worker.
         """
         self._leases.clear()
         shards = ((name, topic.settings.shards) for name, topic in self._topics.items())

@@ -275,7 +275,7 @@ class NotificationQueue:
         """The committed entries of these slots, by slot, then roughly by age.
 
         No entry is claimed, so other callers see the entries, too. `user`: the table that will remove the entries
-        (`Topics.serve`); None if the caller only looks. Requests: 1, and those of `segments`.
+        (`Topics.serve`); None if the caller only looks. Requests: 1, and the requests of `segments`.
         """
         wanted = frozenset(slots)
         found = self.topics.get(topic)
@@ -297,7 +297,7 @@ class NotificationQueue:
     def check_topic(self, topic: str, user: TopicUser) -> None:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
-        Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
+        Cost: 1 request, and the requests of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
         `user.epoch`, so entries that the caller has read may be deleted. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
@@ -356,8 +356,8 @@ class NotificationQueue:
     def redrive(
         self, topic: str, keys: Iterable[str] | None = None
     ) -> tuple[int, tuple[Entry, ...]] | QuotaExceeded:
-        """Requeues all dead letters, or only those of these object keys. Attempts restart at 0. Returns the number of
-        requeued letters, and the letters that stay because they are now larger than the topic's `max_event_bytes`.
+        """Requeues all dead letters, or only the letters of these object keys. Attempts restart at 0. Returns the number
+        of requeued letters, and the letters that stay because they are now larger than the topic's `max_event_bytes`.
 
         `QuotaExceeded`: some letters may be in the queue again; continue later. If the call is interrupted, no letter
         is lost, but another call may requeue one letter a second time. Cost: 5 requests for each letter.

@@ -48,7 +48,7 @@ _OPS: tuple[tuple[str, Op], ...] = (
     ("ObjectRemoved:", "delete"),
     ("LifecycleExpiration:", "delete"),
     # Ceph's own event names: changes made in another zone, and removals by the lifecycle. The removal of a noncurrent
-    # version is no change of the key.
+    # version is not a change of the key.
     ("ObjectSynced:Create", "put"),
     ("ObjectSynced:Delet", "delete"),
     ("ObjectLifecycle:Expiration:Current", "delete"),

@@ -273,7 +273,7 @@ class Topics:
 
         The topic is never lost: to finish an interrupted renewal, call `renew` again, or create the topic. `revised`
         may get settings that an interrupted call has already revised. `NotFoundError`: the topic does not exist, or is
-        being deleted. `UnavailableError`: other clients have changed the topic meanwhile. Requests and time: those of
+        being deleted. `UnavailableError`: other clients have changed the topic meanwhile. Requests and time: as for
         `delete` and `create`.
         """
 

@@ -4,9 +4,9 @@ An object that is not chosen is treated as if it did not exist: it is not read, 
 If such an object was read before the choice changed, its rows leave the table at the source's next listing. The setting
 `on_delete` has no effect on these rows. For a deleted object, only the key counts, because its other facts are unknown.
 
-Patterns are those of `aws s3 sync --include`: `*` means any characters, also `/`; `?` means one character; `[a-z]`
-means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes linear
-time for any key.
+Patterns have the syntax of `aws s3 sync --include`: `*` means any characters, also `/`; `?` means one character;
+`[a-z]` means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes
+linear time for any key.
 
 Hidden keys are the same as for Spark and Hive. A key is hidden if one of its parts below the prefix begins with `_` or
 `.` and has no `=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too.

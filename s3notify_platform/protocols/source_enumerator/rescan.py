@@ -88,7 +88,7 @@ class RescanBacklog:
             self._change(add)
 
     def note_failed(self, failed: Mapping[Slot, Failed], *, ended: Iterable[Slot] = ()) -> None:
-        """Records failed slots, which then wait for a rescan; forgets failures of `ended` slots. Requests are those of
+        """Records failed slots, which then wait for a rescan; forgets failures of `ended` slots. Cost: the requests of
         `add`.
         """
         done = frozenset(ended)
@@ -110,7 +110,7 @@ class RescanBacklog:
             self._change(note)
 
     def settle(self, slots: Mapping[Slot, int]) -> None:
-        """Removes listed and committed slots, except slots that were added again meanwhile. Requests are those of
+        """Removes listed and committed slots, except slots that were added again meanwhile. Cost: the requests of
         `add`.
         """
 

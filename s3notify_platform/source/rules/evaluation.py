@@ -208,8 +208,8 @@ def _time(kind: pa.DataType, literal: Literal, text: str) -> tuple[pa.DataType, 
         stamp = kind if pa.types.is_timestamp(kind) else pa.timestamp("us")
         return stamp, timestamps(pa.array([text]), stamp)[0]
     except pa.ArrowException as error:
-        wanted = "date, like 2026-01-31" if days else "time, like 2026-01-31 12:00:00"
-        raise UsageError(f"{text!r} is no {wanted}") from error
+        wanted = "a date, like 2026-01-31" if days else "a time, like 2026-01-31 12:00:00"
+        raise UsageError(f"{text!r} is not {wanted}") from error
 
 
 def _common(left: _Bound, right: _Bound) -> pa.DataType:

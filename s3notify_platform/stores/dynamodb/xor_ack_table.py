@@ -127,7 +127,8 @@ class XorAckTable:
     def _tag(self, partition: str, key: str) -> str:
         if partition != self._partition:
             raise UsageError(
-                f"this table keeps only the ack chains of partition {self._partition!r}, not those of {partition!r}"
+                f"this table keeps only the ack chains of partition {self._partition!r}, "
+                f"not the chains of {partition!r}"
             )
         if not key or "\0" in key:
             raise UsageError(f"ack chain {key!r}: a tag must not be empty, and must not contain NUL here")

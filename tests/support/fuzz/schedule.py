@@ -54,9 +54,9 @@ class Outage:
 def _in_jsonl() -> dict[str, bytes]:
     """Bad objects in the JSON Lines format, with the columns of the table."""
     return {
-        "misfits.jsonl": b'{"order_id": "not a number"}\n' * 50,
+        "wrong.jsonl": b'{"order_id": "not a number"}\n' * 50,
         "lists.jsonl": b"".join(b'{"order_id": [%d]}\n' % n for n in range(500)),
-        "some-misfits.jsonl": b"".join(
+        "some-wrong.jsonl": b"".join(
             b'{"order_id": %s}\n' % (b'"no"' if n % 7 == 0 else b"%d" % n) for n in range(99)
         ),
         "large.jsonl.gz": gzip.compress(b"x" * 3_000_000, mtime=0),

@@ -109,7 +109,7 @@ def test_an_error_fits_a_terminal(command: list[str], code: int) -> None:
 
 def test_a_dagster_home_that_is_no_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", "nowhere")
-    refused(run("status", *SOURCE[:1], *BUCKET), "DAGSTER_HOME='nowhere' is no folder")
+    refused(run("status", *SOURCE[:1], *BUCKET), "DAGSTER_HOME='nowhere' is not a folder")
 
 
 @contextmanager
