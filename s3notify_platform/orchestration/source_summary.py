@@ -39,7 +39,8 @@ def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
         "requests at AWS's list prices. Counted: the requests that open, plan, read, stage and commit the source's "
         "own table, and the requests for queue, ack chain, heartbeats and backlog on the bucket. Not counted: "
         "the sensors' requests, other tables (slot assets, latest, clustered), tags, signals, and records in DynamoDB. "
-        "After the last batch: the map of all slots, failing slots, and the quarantine, which blocks nothing. To list quarantined keys and reasons: `s3notify quarantine "
+        "After the last batch: the map of all slots, failing slots, and the quarantine, which blocks nothing. To list "
+        "quarantined keys and reasons: `s3notify quarantine "
         f"list {assets.name} --objects`. To read them again: the job `{assets.name}_ingest` with `choose: "
         f"quarantine`, or `s3notify quarantine retry --all --name {assets.name}`.",
         kinds={"table"},

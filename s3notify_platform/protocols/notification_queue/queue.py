@@ -356,8 +356,8 @@ class NotificationQueue:
     def redrive(
         self, topic: str, keys: Iterable[str] | None = None
     ) -> tuple[int, tuple[Entry, ...]] | QuotaExceeded:
-        """Requeues all dead letters, or only the letters of these object keys. Attempts restart at 0. Returns the number
-        of requeued letters, and the letters that stay because they are now larger than the topic's `max_event_bytes`.
+        """Requeues all dead letters, or only the letters of these object keys. Attempts restart at 0. Returns how many
+        are requeued, and the letters that stay because they are now larger than the topic's `max_event_bytes`.
 
         `QuotaExceeded`: some letters may be in the queue again; continue later. If the call is interrupted, no letter
         is lost, but another call may requeue one letter a second time. Cost: 5 requests for each letter.
