@@ -6,7 +6,8 @@ derives its settings from `PullInletSettings`, and supplies a `ports.MessageQueu
 other inlet is a `Service` of its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
     - The command `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options.
     - The field NAME of the component's YAML, with the same settings.
-    - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of this job alive.
+    - A service in Dagster's job `{source}_services`. The upkeep's sensor keeps one run of this job for each service
+      alive.
 
 A setting is never a secret: a setting `…_env` or `…_envs` names the environment variable that has the secret, like
 `secret_envs` of `inlets/http_inlet.py`. The command line's help and the component import the settings of all services.

@@ -1,12 +1,10 @@
 """`s3notify backfill NAME`: request that unchanged objects are read again."""
 
-from dataclasses import asdict
-
 import click
 
-from s3notify_platform.cli.common import SourcePlace, dry_run_option, json_option, slots_of, source_options
+from s3notify_platform.cli.common import SourcePlace, json_option, slots_of, source_options
 from s3notify_platform.cli.configured import command, configured, find_code
-from s3notify_platform.cli.printing import print_json, say_wrapped
+from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot, slot_from_partition_key
 
@@ -38,7 +36,7 @@ def backfill(
     \b
     s3notify backfill orders --slots 3,17,40-60 --dry-run
     """  # noqa: D301 - click's own mark
-    from s3notify_platform.table.reread import backfill as read_again
+    from s3notify_platform.maintenance.slot_backfill import BackfillSlots
     from s3notify_platform.table.reread import stale_slots
 
     if (chosen is not None) + everything + stale != 1:
@@ -50,18 +48,8 @@ def backfill(
         slots = [slot_from_partition_key(str(slot), location.slots) for slot in sorted(chosen)]
     elif stale:
         slots = stale_slots(location.table(store=store), code)
-    location.open_table(store)  # raises the errors that a run would raise
-    if not dry_run:
-        mode = location.settle_commit_mode(mode, store)
-    table = location.table(store=store, commit=mode)
-    found = read_again(table, slots, location.slot_signals(store), dry_run=dry_run)
-    if as_json:
-        print_json(asdict(found) | {"dry_run": dry_run})
-        return
-    done = "would be" if dry_run else "are"
-    say_wrapped(
-        f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again"
-    )
+    task = BackfillSlots(location=location, commit=mode, slots=slots)
+    carry_out(task, dry_run=dry_run, as_json=as_json)
 
 
 def _code_of(name: str) -> str:

@@ -45,9 +45,6 @@ json_lines_option = click.option(
     help="No effect: the output always has one JSON object a line.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print what would be read again, and change nothing."
-)
 metrics_option = click.option(
     "--metrics",
     metavar="HOST:PORT",

@@ -9,7 +9,6 @@ import click
 
 from s3notify_platform.cli.common import (
     SourcePlace,
-    dry_run_option,
     json_option,
     key_options,
     limit_option,
@@ -25,12 +24,13 @@ from s3notify_platform.cli.printing import (
     shown,
     unbroken,
 )
+from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import SLOT_COUNT, slot_from_partition_key, slot_of
 from s3notify_platform.kernel.texts import counted
 
 if TYPE_CHECKING:
-    from s3notify_platform.table.quarantined import ReasonCount, Retried
+    from s3notify_platform.table.quarantined import ReasonCount
 
 RAW_SHOWN = 200
 """At most this many bytes of a rejected record are printed; `--json` prints all stored bytes."""
@@ -199,38 +199,21 @@ def retry(
     objects of the source (--all).
 
     The commit of an object's rows also removes the object from quarantine. An object that fails again stays, with the
-    new reason. Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.
+    new reason. Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine, or if some objects are not
+    requested yet.
     """
-    from s3notify_platform.maintenance.quarantine_retry import RetryRequest
+    from s3notify_platform.maintenance.quarantine_retry import RetryQuarantined
 
+    source = place.source()
     try:
-        request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)
+        task = RetryQuarantined(
+            location=source.location,
+            commit=source.commit,
+            keys=keys,
+            slots=only,
+            everything=everything,
+            reason=reason,
+        )
     except UsageError as error:
         raise click.UsageError("give exactly one of KEY, --slot and --all") from error
-    location, store, mode = place.committing()
-    found = request.run(location, store, mode, dry_run=True)
-    missing = sorted(set(keys) - found.keys)
-    if not as_json:
-        say_wrapped(f"in quarantine: {_summary(found)}")
-        for key in missing:
-            say_wrapped(f"not in quarantine: {unbroken(key)}", err=True)
-    if found.objects and not dry_run:
-        found = request.run(location, store, location.settle_commit_mode(mode, store))
-        if not as_json:
-            say_wrapped(f"requested: {_summary(found)}; the next batch reads these objects")
-    if found.left and not as_json:
-        say_wrapped(
-            f"{found.left} more objects are not requested yet: repeat the command after the next batch"
-        )
-    if as_json:
-        print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
-    if keys and not found.objects:
-        raise click.exceptions.Exit(1)
-
-
-def _summary(found: "Retried") -> str:
-    waiting = f", {found.waiting} of them requested before" if found.waiting else ""
-    return (
-        f"{counted(found.failing, 'failing object')}, {counted(found.records, 'rejected record')} of "
-        f"{counted(found.rejected, 'object')}, in {counted(len(found.slots), 'slot')}{waiting}"
-    )
+    carry_out(task, dry_run=dry_run, as_json=as_json)

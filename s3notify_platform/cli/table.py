@@ -44,7 +44,7 @@ def show(
         for name in ("objects", "rejects", "failing", "pending")
     }
     shown = {
-        "url": f"s3://{place.platform().bucket}/{table.layout.prefix}",
+        "url": table.url,
         "version": found.version,
         "id": found.table,
         "slots": sum(1 for each in facts if each.generation),

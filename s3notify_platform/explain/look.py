@@ -4,9 +4,9 @@ table.
 Requests of one round of the search, which finds all facts once:
 
 - Object and signal: 2 HEADs of the object, and 1 HEAD of the signal.
-- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. The search reads at most `TOPICS_MAX` of the topics that
-  receive the key. Each topic that is read costs 1 scan of each shard, and 1 scan of dead letters. The scans read at
-  most `SEGMENTS_MAX` segments and `LETTERS_MAX` letters of a topic.
+- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. The search reads at most
+  `EXPLAINED_TOPICS_MAX` of the topics that receive the key. Each topic that is read costs 1 scan of each shard, and 1
+  scan of dead letters. The scans read at most `SEGMENTS_MAX` segments and `LETTERS_MAX` letters of a topic.
 - Batches: 1 LIST, and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
@@ -68,7 +68,7 @@ name all its slots is always read.
 LETTERS_MAX: Final = 500
 """Maximum number of dead letters of one slot and topic that are read."""
 
-TOPICS_MAX: Final = 20
+EXPLAINED_TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
 LOOK_ROUNDS: Final = 3
 
@@ -149,7 +149,7 @@ def _round(
     bucket = source.input.bucket.bucket
     taking = [t for t in queue.topics.all() if t.name == source.name or takes(t.settings, bucket, key)]
     every = sorted(taking, key=lambda topic: (topic.name != source.name, topic.name))
-    topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
+    topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:EXPLAINED_TOPICS_MAX])
     records = source.location.records(platform)
     rescans = RescanBacklog(records, clock=clock).read()
     epoch = next((topic.epoch for topic in every if topic.name == source.name), "")
@@ -187,7 +187,7 @@ def _round(
         else None,
         topics=topics,
         topic_exists=bool(epoch),
-        topics_cut=len(every) > TOPICS_MAX,
+        topics_cut=len(every) > EXPLAINED_TOPICS_MAX,
         batches=batches,
         batches_cut=cut,
         rescans=slot in rescans.slots,

@@ -4,7 +4,7 @@ A new format is one file and one entry in `registry`. Its class derives from one
 
     `field_lines.FieldLines`   lines that name their fields, like `level=info ms=3`. The subclass has one method,
                                `fields`; see `registry`.
-    `text.text_format`         `TextFormat`: all other records in a text. An example is `text/plain_text.py`: its `cut`
+    `text_format.TextFormat`   all other records in a text. An example is `text/plain_text.py`: its `cut`
                                finds the records, and its parser makes an Arrow table of them.
     `blocks.block_format`      `BlockFormat`: binary files whose blocks can be found from any place.
     `base.Format`              all other files.

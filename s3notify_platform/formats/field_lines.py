@@ -20,7 +20,7 @@ from s3notify_platform.formats.csv.csv_format import types_of_texts
 from s3notify_platform.formats.notation import USUAL, Notation, notation_of
 from s3notify_platform.formats.records import ColumnMismatches, Converted, Parser, Records, Recovered, Target
 from s3notify_platform.formats.rescue import Rescued, below
-from s3notify_platform.formats.text.text_format import TextFormat
+from s3notify_platform.formats.text_format import TextFormat
 from s3notify_platform.formats.text_values import most_values
 
 NULLS: Final = STANDARD.null_texts

@@ -2,11 +2,11 @@
 
 A new format is one file and one entry, the last of `FORMATS`. Then `poe options` writes the format into the guide.
 
-For a format whose lines name their fields, the file is directly in `formats/` (a file in `formats/text/` would cause
-circular imports), and has a subclass of `field_lines.FieldLines` with `name`, `suffixes` and the method
-`fields(record: str) -> dict[str, str]`. This method gets each line that is not empty, and raises `ValueError` with the
-reason for a malformed one. `Pairs` in `tests/unit/formats/test_registry.py` is an example. For all other formats, the
-docstring of `formats` names the base class.
+For a format whose lines name their fields, the file is in `formats/text/`, and has a subclass of
+`field_lines.FieldLines` with `name`, `suffixes` and the method `fields(record: str) -> dict[str, str]`. This method
+gets each line that is not empty, and raises `ValueError` with the reason for a malformed one. `Pairs` in
+`tests/unit/formats/test_registry.py` is an example. For all other formats, the docstring of `formats` names the base
+class.
 """
 
 from typing import Any, Final

@@ -7,6 +7,8 @@ Loops that do not use `attempts`, with the reason:
 - Attempts that wait for an event, and not for a time: `conditional_commit.leases` (the end of another writer's lease),
   `keyspace.causal` (held-back changes).
 - Attempts until a deadline: `table.commit`. This loop also ends if the change was planned on a damaged version.
+- Attempts until the pauses of a whole run have a given sum: `engine.driver` waits for an unavailable store.
+- Attempts that check a change which another process may undo, at equal intervals: `orchestration.pausing.switch`.
 - Replans. An attempt makes another plan: `table.round`, `table.follow`, `table.retype`, `table_rollback`,
   `table_erasure`, `explain.look`, and the rounds of `engine.driver`.
 - Services never give up. A signal to stop ends their pauses: `channels`, `orchestration.managed_services`,

@@ -155,8 +155,11 @@ Without the limit, a file of some hundred bytes could become billions of nulls.
 """
 
 MAX_ROWS_PER_BYTE: Final = 100
-"""Largest number of rows of a Parquet or ORC file for each byte of the file. A file with at most a million rows is not
-limited by this number. The limit is high, because constant columns need few bytes."""
+"""Largest number of rows of a Parquet or ORC file for each byte of the file. The limit is high, because constant
+columns need few bytes."""
+
+UNLIMITED_ROWS: Final = 1_000_000
+"""A Parquet or ORC file with at most this many rows is not limited by `MAX_ROWS_PER_BYTE`."""
 
 MAX_DECODED_BYTES: Final = 256 << 20
 """Largest size in bytes of an object after decoding: the rows of Parquet, ORC or Avro, or the text of a compressed
@@ -330,6 +333,9 @@ REQUEST_ATTEMPTS: Final = 5
 """Largest number of attempts of one request to a store. A failed attempt is repeated only if it had no effect, or if a
 repetition is harmless."""
 
+RETRY_CEILING_SECONDS: Final = 2.0
+"""Longest time in seconds before the next attempt of one request to a store."""
+
 TASK_READS_IN_FLIGHT: Final = 32
 """Largest number of reads of objects or packs that one task has in flight."""
 
@@ -365,6 +371,25 @@ MAX_EVENT_TEXT: Final = 1024
 
 MAX_EVENT_PAIRS: Final = 16
 """Largest number of names in one part of an event's details, and largest number of values in such a part."""
+
+MAX_EVENT_FIELD: Final = 200
+"""Largest number of characters of an event's ETag, sequencer or name. Amazon's values have up to 38, 20 and 41
+characters."""
+
+MAX_VERSION_ID: Final = 1024
+"""Largest number of characters of a version id. S3 has the same limit."""
+
+MAX_CONFIGURATION_ID: Final = 255
+"""Largest number of characters of the id of a notification configuration. S3 has the same limit."""
+
+MAX_UNPACKED_BYTES: Final = 1_000_000
+"""Largest size in bytes of a part of a record's key after decompression."""
+
+MAX_UNREAD_BYTES: Final = 256 << 10
+"""Largest number of bytes of a refused request that an HTTP inlet reads, so that the peer gets the answer."""
+
+PROGRESS_SECONDS: Final = 10.0
+"""Seconds between two reports of an inlet's counts."""
 
 MAX_ANSWER_BYTES: Final = 64 << 10
 """Largest number of bytes of an endpoint's answer that are read. After the whole answer is read, the connection can be

@@ -67,7 +67,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         raise UsageError(
             f"slot asset {wrong[0].name!r} belongs to source {wrong[0].source!r}, not {settings.name!r}"
         )
-    where = f"s3://{io.bucket}/{io.prefix}"
+    where = io.source.input.bucket.url(io.prefix)
     common = settings.spec | {"tags": settings.spec["tags"] | settings.warm_tags}
     specs = [
         dg.AssetSpec(

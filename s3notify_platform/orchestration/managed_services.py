@@ -61,7 +61,7 @@ BACKOFF_BASE_SECONDS: Final = 5.0
 BACKOFF_CEILING_SECONDS: Final = 300.0
 
 STOP_SECONDS: Final = 15.0
-OBSERVE_SECONDS: Final = 60.0
+COUNTS_SECONDS: Final = 60.0
 _LINES_MAX: Final = 200
 _RUNS_MAX: Final = 25
 _LOOK_SECONDS: Final = 1.0
@@ -265,7 +265,7 @@ class _Running:
         try:
             while not self._ended.wait(_LOOK_SECONDS):
                 self._log()
-                if SYSTEM_CLOCK.monotonic() - looked >= OBSERVE_SECONDS:
+                if SYSTEM_CLOCK.monotonic() - looked >= COUNTS_SECONDS:
                     looked = SYSTEM_CLOCK.monotonic()
                     self._observe()
                 if os.getppid() != parent and not self._stop.is_set():

@@ -141,11 +141,12 @@ class SourceAssets:
         asset with this table; None for the source itself.
         """
         location = self.io.source.location
-        uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
+        uri = location.platform.url(location.table_layout(asset).prefix).removesuffix("/")
+        hadoop = uri.replace("s3:", "s3a:", 1)
         how = (
             f"```sql\n-- DuckDB\nSELECT * FROM delta_scan('{uri}');\n```\n"
             f'```python\npolars.scan_delta("{uri}")\ndeltalake.DeltaTable("{uri}")\n'
-            f'spark.read.format("delta").load("s3a{uri[2:]}")\n```'
+            f'spark.read.format("delta").load("{hadoop}")\n```'
         )
         return {"dagster/uri": uri, "how_to_read": dg.MetadataValue.md(how)}
 

@@ -52,7 +52,7 @@ RECONCILE_SECONDS: Final = 30
 OBSERVE_SECONDS: Final = 60
 """Seconds between two looks at queue and table. A look costs more than a pass of the reconciler."""
 
-TOPICS_MAX: Final = 20
+OBSERVED_TOPICS_MAX: Final = 20
 """Maximum number of topics that are observed."""
 
 POLICY_SECONDS_MIN: Final = 60.0
@@ -319,6 +319,6 @@ def _topics(io: SlotIOManager) -> dict[str, int | float]:
     )
     return {
         f"{topic.name}/{fact}": value
-        for topic in islice(taking, TOPICS_MAX)
+        for topic in islice(taking, OBSERVED_TOPICS_MAX)
         for fact, value in queue_facts(queue, topic).items()
     }

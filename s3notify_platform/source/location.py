@@ -147,7 +147,7 @@ class Location(LocationSettings):
             memory=_memory(self.platform, layout.prefix),
             clock=clock,
             restore=self.command("forget", *([f"--asset {asset}"] if asset else [])),
-            url=f"{self.platform.scheme}://{self.platform.bucket}/{layout.prefix}",
+            url=self.platform.url(layout.prefix),
             mirror=self.mirror,
         )
 

@@ -186,6 +186,10 @@ class S3Config(Access):
         """Bucket and endpoint, for messages."""
         return f"bucket {self.bucket!r} at {self.endpoint or f'AWS S3 ({self.region})'}"
 
+    def url(self, key: str = "") -> str:
+        """The URL of a key or prefix in the bucket, for other engines and for people."""
+        return f"{self.scheme}://{self.bucket}/{key}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamoConfig(Access):

@@ -100,7 +100,7 @@ def address_of(place: S3Config) -> str:
     """The URL that the requests to a bucket go to. If the kind of store has no such URL: the bucket's URL. No
     request. `UsageError` if the configuration is invalid, or if credentials are missing.
     """
-    return str(getattr(open_store(place), "endpoint_url", f"{place.scheme}://{place.bucket}"))
+    return str(getattr(open_store(place), "endpoint_url", place.url()))
 
 
 @lru_cache(maxsize=32)

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.kernel.texts import sql_name
+from s3notify_platform.table.delta.statistics import EXACT_DIGITS
 
 How = Literal["exact", "text", "checked", "again"]
 
@@ -38,9 +39,6 @@ WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
 """For each type, a number of bits: every integer with at most this number of bits is a value of the type."""
-
-_EXACT_DIGITS: Final = 15
-"""A double exactly represents any decimal with at most this number of significant digits."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)
@@ -215,10 +213,10 @@ def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
         same = pc.equal(shorter.cast(old), values)
         return _where(shorter, pc.or_(same, pc.is_nan(values)))
     bits = 24 if pa.types.is_float32(kind) else 53
-    most = 10**_EXACT_DIGITS if pa.types.is_decimal(old) else 2**bits
+    most = 10**EXACT_DIGITS if pa.types.is_decimal(old) else 2**bits
     if not pa.types.is_decimal(old):
         return _where(values, _between(values, most)).cast(kind)
-    # `_EXACT_DIGITS` also counts the digits after the point.
+    # `EXACT_DIGITS` also counts the digits after the point.
     doubles = values.cast(pa.float64())
     kept = _where(doubles, _between(doubles, most / 10**old.scale))
     return kept if bits == 53 else pa.nulls(len(values), kind)

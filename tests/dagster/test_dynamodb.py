@@ -16,7 +16,7 @@ from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.quarantine_retry import RetryRequest
+from s3notify_platform.maintenance.quarantine_retry import RetryQuarantined
 from s3notify_platform.maintenance.vacuuming import vacuum
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.conditional import leased_store
@@ -244,10 +244,9 @@ def test_roles_need_exactly_what_their_policies_grant(
         bucket.abort_upload(site.key(6), upload)
     assert bucket.empty_uploads(site.key(6)) == (), left
     io.clients.ask_again([Slot(3)])
-    asked = RetryRequest(everything=True).run(
-        source.location, io.clients.store, io.settle_commit_mode().commit
-    )
-    assert asked.records == 1
+    commit = io.settle_commit_mode().commit
+    asked = RetryQuarantined(location=source.location, commit=commit, everything=True).run()
+    assert asked.document["records"] == 1
     io.clients.records.remove(HEARTBEATS, "a long run's at its end", expected=Version("none"))
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")

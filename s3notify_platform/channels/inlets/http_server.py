@@ -42,6 +42,7 @@ import h11
 from s3notify_platform.channels.inlets.proxies import FORWARDED, NO_PROXIES, TrustedProxies, counted
 from s3notify_platform.channels.renewed_files import RenewedTls
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.limits import MAX_UNREAD_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,6 @@ _TOO_MANY: Final = (
 )
 _CHUNK: Final = 64 * 1024
 _UNREAD_SECONDS: Final = 1.0
-_UNREAD_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,7 +407,7 @@ class _Connection:
         with suppress(TimeoutError):
             async with asyncio.timeout(_UNREAD_SECONDS):
                 read = 0
-                while read < _UNREAD_BYTES and (data := await self._reader.read(_CHUNK)):
+                while read < MAX_UNREAD_BYTES and (data := await self._reader.read(_CHUNK)):
                     read += len(data)
 
     async def _next(self) -> object:

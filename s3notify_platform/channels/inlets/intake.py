@@ -34,6 +34,7 @@ from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_roo
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.limits import MAX_CONFIGURATION_ID, MAX_EVENT_FIELD, MAX_VERSION_ID
 from s3notify_platform.kernel.ports import unaddressable
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import (
@@ -47,13 +48,6 @@ from s3notify_platform.stores.open_store import open_store
 
 MEMORY: Final = 100_000
 """Number of steps that are remembered, which take about 15 MB."""
-
-FIELD_MAX: Final = 200
-"""Maximum characters of an ETag, a sequencer or an event name. Amazon's values have up to 38, 20 and 41 characters."""
-
-VERSION_MAX: Final = 1024
-CONFIGURATION_MAX: Final = 255
-"""Maximum characters of a version id and of a notification configuration's id, as on S3."""
 
 POISON_RETRY_SECONDS: Final = 60.0
 
@@ -409,12 +403,12 @@ def _unfit(event: Event) -> str:
     """The reason why no topic can take the event; empty if the event is valid."""
     if reason := unaddressable(event.key):
         return f"S3 clients cannot address the event's key: {reason}"
-    if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > FIELD_MAX:
-        return f"the event's ETag, sequencer or name has more than {FIELD_MAX} characters"
-    if len(event.version_id) > VERSION_MAX or len(event.configuration_id) > CONFIGURATION_MAX:
+    if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > MAX_EVENT_FIELD:
+        return f"the event's ETag, sequencer or name has more than {MAX_EVENT_FIELD} characters"
+    if len(event.version_id) > MAX_VERSION_ID or len(event.configuration_id) > MAX_CONFIGURATION_ID:
         return (
-            f"the event's version id has more than {VERSION_MAX} characters, or its configuration id has more than "
-            f"{CONFIGURATION_MAX}"
+            f"the event's version id has more than {MAX_VERSION_ID} characters, or its configuration id has more than "
+            f"{MAX_CONFIGURATION_ID}"
         )
     if not f"{event.version_id}{event.configuration_id}".isprintable():
         return "the event's version id or configuration id has unprintable characters"

@@ -12,13 +12,13 @@ from s3notify_platform.channels.inlets.proxies import TrustedProxies
 from s3notify_platform.channels.renewed_files import RenewedTls
 from s3notify_platform.channels.service import Progress, ServiceSettings
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import PROGRESS_SECONDS
 from s3notify_platform.kernel.setting import About
 
 GRACE_SECONDS: Final = 5.0
 """At a clean stop, requests in progress get this time to end."""
 
 _STOP_POLL_SECONDS: Final = 0.2
-_PROGRESS_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +129,11 @@ class Listener:
             )
         ready((host, port))
         loop = asyncio.get_running_loop()
-        reported, next_at = "", loop.time() + _PROGRESS_SECONDS
+        reported, next_at = "", loop.time() + PROGRESS_SECONDS
         while not ended():
             await asyncio.sleep(_STOP_POLL_SECONDS)
             if loop.time() >= next_at:
-                next_at = loop.time() + _PROGRESS_SECONDS
+                next_at = loop.time() + PROGRESS_SECONDS
                 line = " ".join(f"{kind}={number}" for kind, number in counts().items() if number)
                 if line != reported:
                     progress(line)

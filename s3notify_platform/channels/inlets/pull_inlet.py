@@ -41,7 +41,7 @@ from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.kernel.limits import MAX_RECEIVES
+from s3notify_platform.kernel.limits import MAX_RECEIVES, PROGRESS_SECONDS
 from s3notify_platform.kernel.ports import Message, MessageQueue
 from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import Event, decode_events
@@ -61,7 +61,6 @@ FULL_BASE_SECONDS: Final = 5.0
 FULL_CEILING_SECONDS: Final = 900.0
 OUTAGE_CEILING_SECONDS: Final = 30.0
 DELETE_ATTEMPTS: Final = 4
-PROGRESS_SECONDS: Final = 10.0
 
 _RETRY = (UnavailableError, UnknownOutcomeError)
 

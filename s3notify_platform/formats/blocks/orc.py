@@ -37,9 +37,8 @@ from s3notify_platform.kernel.limits import (
     MAX_ORC_BLOCK_BYTES,
     MAX_RAW_BYTES,
     MAX_ROWS_PER_BYTE,
+    UNLIMITED_ROWS,
 )
-
-_MILLION: Final = 1_000_000
 
 COUNTED_ROWS: Final = 64
 """Number of rows that are decoded together to count their bytes."""
@@ -182,7 +181,7 @@ def _rejected(stripe: int, reason: str, raw: bytes, target: Target) -> Parsed:
 def _stripes(file: ArrowFile, reader: pa_orc.ORCFile, size: int) -> int:
     with reading(file):
         rows, stripes, columns = int(reader.nrows), int(reader.nstripes), len(reader.schema.names)
-    if rows > max(_MILLION, size * MAX_ROWS_PER_BYTE) or stripes > size or not columns:
+    if rows > max(UNLIMITED_ROWS, size * MAX_ROWS_PER_BYTE) or stripes > size or not columns:
         raise UnreadableError(f"{rows} rows of {columns} columns in {stripes} stripes, but only {size} bytes")
     return max(1, stripes)
 

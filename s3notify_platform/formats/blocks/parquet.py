@@ -41,6 +41,7 @@ from s3notify_platform.kernel.limits import (
     MAX_ROW_GROUP_BYTES,
     MAX_ROW_GROUP_CELLS,
     MAX_ROWS_PER_BYTE,
+    UNLIMITED_ROWS,
 )
 
 FOOTER_BYTES: Final = 64 << 10
@@ -48,7 +49,6 @@ DECODED_BATCH_ROWS: Final = 1 << 17
 DECODED_BATCH_BYTES: Final = 64 << 20
 """Maximum bytes of decoded rows in one Arrow table."""
 
-_MILLION: Final = 1_000_000
 
 DECODED_ROWS: Final = 1024
 """Number of rows that are decoded together.
@@ -225,7 +225,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
         raise UnreadableError(reason_of(error)) from error
     if sum(rows) != all_rows:
         raise UnreadableError(f"{all_rows} rows in the footer, but {sum(rows)} in the row groups")
-    if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
+    if (found := sum(rows)) > max(UNLIMITED_ROWS, size * MAX_ROWS_PER_BYTE):
         raise UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))
     borders = [(size - 1) * before // total for before in accumulate(sizes, initial=0)]

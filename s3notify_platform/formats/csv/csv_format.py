@@ -45,7 +45,7 @@ from s3notify_platform.formats.records import (
     reason_of,
 )
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below
-from s3notify_platform.formats.text.text_format import TextFormat
+from s3notify_platform.formats.text_format import TextFormat
 from s3notify_platform.formats.text_values import infinite, most_values, values_of
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_CSV_HEADER_BYTES

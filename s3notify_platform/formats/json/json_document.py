@@ -37,7 +37,7 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.row_conversion import converted
-from s3notify_platform.formats.text.text_format import SAMPLE_RECORDS
+from s3notify_platform.formats.text_format import SAMPLE_RECORDS
 from s3notify_platform.kernel.limits import MAX_DOCUMENT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 

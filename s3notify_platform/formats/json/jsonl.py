@@ -53,7 +53,7 @@ from s3notify_platform.formats.records import (
     Target,
 )
 from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, unnamed_in
-from s3notify_platform.formats.text.text_format import TextFormat
+from s3notify_platform.formats.text_format import TextFormat
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DEPTH
 
 T = TypeVar("T")

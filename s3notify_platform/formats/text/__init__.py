@@ -1,3 +1,1 @@
-"""Text: the common base of formats whose records are separated by line ends, and `text`, the simplest format of this
-kind.
-"""
+"""Formats of plain lines. `text`, the simplest format, has one value in each line."""

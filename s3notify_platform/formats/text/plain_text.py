@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from s3notify_platform.formats.chunked_records import cut_lines
 from s3notify_platform.formats.records import Converted, Offsets, Parser, Records, Recovered, Target
-from s3notify_platform.formats.text.text_format import TextFormat
+from s3notify_platform.formats.text_format import TextFormat
 
 _SCHEMA: Final = pa.schema([pa.field("value", pa.string())])
 

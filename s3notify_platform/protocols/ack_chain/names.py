@@ -14,10 +14,9 @@ from itertools import groupby
 from typing import Final
 
 from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_UNPACKED_BYTES
 
 RAW_DEFLATE: Final = -15
-UNPACKED_MAX: Final = 1_000_000
-"""The maximum size, in bytes, of a part of a key after decompression."""
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -127,7 +126,7 @@ def of_key_text(text: str) -> bytes:
         return b""
     try:
         inflate = zlib.decompressobj(RAW_DEFLATE)
-        data = inflate.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), UNPACKED_MAX)
+        data = inflate.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), MAX_UNPACKED_BYTES)
         if not inflate.eof:
             raise CorruptError(
                 f"{text[:80]!r}: this part of a record's key is truncated, or too long when decoded"

@@ -30,7 +30,7 @@ may also have moved a slot's signal. Such a signal stays hidden for at most this
 after this time LISTs the signals.
 """
 
-PAGES_MAX = 100
+LIST_PAGES_MAX = 100
 """The maximum number of pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix."""
 
 
@@ -183,7 +183,7 @@ class Watcher:
         plain: set[Slot] = set()
         foreign = 0
         token: str | None = None
-        for pages in range(1, PAGES_MAX + 1):
+        for pages in range(1, LIST_PAGES_MAX + 1):
             page = self._keyspace.list(self._prefix, token=token)
             for meta in page.objects:
                 slot = slot_of_signal(self._prefix, meta.key, self._slots)
@@ -201,7 +201,7 @@ class Watcher:
                 return signals, plain, foreign, pages
             token = page.next_token
         raise UsageError(
-            f"over {PAGES_MAX} pages of objects below {self._prefix!r}: give the keyspace a prefix of its own"
+            f"over {LIST_PAGES_MAX} pages of objects below {self._prefix!r}: give the keyspace a prefix of its own"
         )
 
     def _warn(self, foreign: int, pages: int) -> None:

@@ -42,7 +42,7 @@ _ABSENT: Final = frozenset(
         "ResourceNotFound",
     }
 )
-PAGES_MAX: Final = 100
+ANSWER_PAGES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ServiceRequests(SdkUser[Any]):
     def pages(self, operation: str, field: str, **arguments: Any) -> Iterator[Any]:
         """The items of a listing, page by page. Requests: for each page, the requests of `ask`."""
         token: dict[str, str] = {}
-        for _ in range(PAGES_MAX):
+        for _ in range(ANSWER_PAGES_MAX):
             answer = self.ask(operation, **arguments, **token)
             yield from (answer or {}).get(field, ())
             if not answer or not answer.get("NextToken"):

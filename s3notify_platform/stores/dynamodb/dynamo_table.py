@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, PartialCredenti
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
-from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
+from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS, RETRY_CEILING_SECONDS
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, count_repeated, unusable
@@ -36,7 +36,6 @@ Item = Mapping[str, Any]
 WriteCall = Literal["put_item", "update_item", "delete_item", "transact_write_items"]
 
 DYNAMO_RETRY_BASE_SECONDS = 0.05
-RETRY_CEILING_SECONDS = 2.0
 
 _NOTHING_HAPPENED = frozenset(
     {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from s3notify_platform.kernel.attempts import attempts as the_attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
-from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS
+from s3notify_platform.kernel.limits import REQUEST_ATTEMPTS, RETRY_CEILING_SECONDS
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RETRY_BASE_SECONDS = 0.1
-RETRY_CEILING_SECONDS = 2.0
 
 
 class S3Requests(SdkUser["S3Client"]):

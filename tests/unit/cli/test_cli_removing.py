@@ -150,6 +150,8 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "table confirm": ("orders",),
     "table migrate": ("orders", "--to-slots", "8"),
     "schema rollback": ("orders", "--to", "1"),
+    "quarantine retry": ("--all", "--name", "orders"),
+    "backfill": ("orders", "--all"),
     "schema set": ("orders", "a decimal(20,0)"),
 }
 """The commands of maintenance tasks, with arguments."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.quarantine_retry import RetryRequest
+from s3notify_platform.maintenance.quarantine_retry import RetryQuarantined
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.table.reread import backfill
 from tests.support.ingested import Place
@@ -217,9 +217,8 @@ def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None
     place.leave("a", AWS)
     place.follow()
     location = place.source.location
-    everything = RetryRequest(everything=True)
-    asked = everything.run(location, place.store, place.source.settle_commit_mode(place.store).commit)
-    assert (asked.records, asked.left) == (0, 0)
+    asked = RetryQuarantined(location=location, commit=place.source.commit, everything=True).run()
+    assert (asked.document["records"], asked.document["left"]) == (0, 0)
     assert not any(facts.pending for facts in place.snapshot().manifest.slots.values())
 
 

@@ -14,7 +14,7 @@ from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Limits, SplitEnd
 from s3notify_platform.formats.object_bytes import AHEAD, TAIL_BYTES
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
-from s3notify_platform.formats.text.text_format import sample_of
+from s3notify_platform.formats.text_format import sample_of
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.protocols.source_enumerator import Split
 from tests.support.split_reading import (

@@ -1,12 +1,17 @@
 """The opener of stores: a new kind of store needs only a file and an item in `KINDS`, and works for a source."""
 
+import json
 from collections import Counter
 
 import pytest
+from click.testing import CliRunner
 
 from s3notify_platform.channels import open_publisher
+from s3notify_platform.cli.main import main
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.orchestration.assets import build_slot_assets
+from s3notify_platform.orchestration.component import S3NotifyComponent
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source
@@ -93,6 +98,23 @@ def test_a_source_works_on_a_new_kind_of_store(source: Source) -> None:
     publisher.put("raw/2", b'{"a":4}\n')
     assert [entry.event.key for entry in queue.entries("orders", slots)] == ["raw/2"]
     assert ingested("three") == {3: 1, 4: 1}
+
+
+def test_urls_name_the_kind_of_store(source: Source) -> None:
+    """Otherwise `s3notify table show` and Dagster's pages would print addresses that no engine finds."""
+    source = source.settle_commit_mode(open_store(source.location.platform))
+    Ingest(jobs=LocalJobs(source=source), source=source).run(source.location.all_slots(), batch="one")
+    own = source.location.platform.bucket
+    given = ["--scheme", "toy", "--bucket", source.input.bucket.bucket, "--platform-bucket", own]
+    shown = CliRunner().invoke(main, ["table", "show", "orders", *given, "--slot-count", "4", "--json"])
+    uri = f"toy://{own}/{source.location.layout.prefix.removesuffix('/')}"
+    assert json.loads(shown.stdout)["url"] == f"{uri}/", shown.output
+    settings = {"name": "orders", "bucket": "landing", "platform_bucket": own, "prefix": "raw/"}
+    component = S3NotifyComponent(**settings, s3={"scheme": "toy"})
+    (spec,) = build_slot_assets(component.assets()).specs
+    assert (spec.metadata["source"], spec.metadata["dagster/uri"]) == ("toy://landing/raw/", uri)
+    assert "`toy://landing/raw/`" in str(spec.description)
+    assert f'.load("{uri}")' in spec.metadata["how_to_read"].value
 
 
 def test_missing_features_of_a_store_are_reported(source: Source) -> None:

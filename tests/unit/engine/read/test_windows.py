@@ -13,8 +13,8 @@ from s3notify_platform.engine.read.counted import Rejected
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.values.object_read import Outcome
 from s3notify_platform.engine.values.task_rows import ReadObject
+from s3notify_platform.formats import text_format
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.formats.text import text_format
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.source.source import Source

@@ -141,7 +141,7 @@ def test_an_object_that_is_no_signal_is_foreign(store, name):
 
 def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
     """Otherwise each poll would list a whole table if the keyspace's prefix contains the table."""
-    monkeypatch.setattr(watching, "PAGES_MAX", 1)
+    monkeypatch.setattr(watching, "LIST_PAGES_MAX", 1)
     for number in range(1001):
         store.put(f"ks/1-{number}", b"")
     with pytest.raises(UsageError, match="prefix of its own"):

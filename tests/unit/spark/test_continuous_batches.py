@@ -30,7 +30,7 @@ from tests.support.ingest_site import POISON, Rests, Site, Works, running_site
 from tests.support.ingested import rows_of
 from tests.support.servers import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("briefly_known")]
 
 
 @pytest.fixture

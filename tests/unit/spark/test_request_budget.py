@@ -33,7 +33,7 @@ from tests.support.servers import S3Server
 from tests.support.sources import source_of, with_settings
 from tests.support.tables import create_lease_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("briefly_known")]
 
 ROUND_TRIP_SECONDS = 0.05
 """This delay is long enough for concurrent requests to overlap."""
