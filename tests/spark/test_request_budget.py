@@ -279,6 +279,21 @@ def test_batch_of_overwrites_needs_two_more_requests_for_each_rewritten_pack(sit
     assert site.values() == dict.fromkeys(keys, 3)
 
 
+def test_batch_of_single_puts_needs_two_requests_for_each_segment(site: Site) -> None:
+    """Each put makes a segment of its own. So the batch may need two requests for each object, besides its GET."""
+    site.proxy.before = lambda *_: None  # this test counts no sequential requests
+    keys = [f"raw/{each}" for each in range(OBJECTS)]
+
+    def put(number: int) -> None:
+        for key in keys if number else ["raw/first"]:
+            site.put(key, 1)
+
+    _, (puts, batch) = counts(site, 2, put)
+    assert puts.total <= (1 + 5) * OBJECTS, puts
+    assert batch.total - OBJECTS <= 40 + 2 * OBJECTS, batch
+    assert site.values().keys() == {"raw/first", *keys}
+
+
 def test_batch_of_a_process_that_has_just_started_needs_no_request_for_each_slot(site: Site) -> None:
     """The process may need six requests more, and one for each version, as for one changed object."""
     site.proxy.before = lambda *_: None  # this test counts no sequential requests
