@@ -11,13 +11,18 @@ from s3notify_platform.cli.printing import print_found
 from s3notify_platform.kernel.slots import Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from s3notify_platform.table.delta.actions import LogVersion
     from s3notify_platform.table.snapshot import LogReader
 
-SHOWN = ("version", "created", "operation", "objects", "rows")
+MAKER = "run or operation"
+MAKER_WIDTH = len(MAKER)
+SHOWN = ("version", "created", "slots", "objects", "rows", MAKER)
 """The columns for people: a row fits into a line of 80 characters."""
+
+RUN_ID = 36
+"""The length of a run id of Dagster, which Dagster's pages show by its first 8 characters, too."""
 
 COUNTS = ("objects", "rows", "rejects", "gone")
 
@@ -29,12 +34,13 @@ COUNTS = ("objects", "rows", "rejects", "gone")
 @limit_option(20, "Print at most this many versions.")
 @json_option
 def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: int, as_json: bool) -> None:
-    """List the versions of the table of source NAME, the newest first, with time, operation and counts.
+    """List the versions of the table of source NAME, the newest first, with time, changed slots, counts and run.
 
-    With --json, also slots, other counts, batch and run are printed. With --slot, only versions that changed the slot
-    are listed, with the counts of the slot. Times are the store's, in UTC. `s3notify vacuum` deletes old versions,
-    `s3notify rows` reads a version, and `s3notify table rollback` goes back to a version. Cost: 1 GET for each version;
-    with --slot, 2 GETs.
+    Long names of runs are cut, and Dagster's run ids have their first 8 characters. If no run made a version, its
+    operation is printed. With --json, runs are printed completely, and also operation, batch and other counts. With
+    --slot, only versions that changed the slot are listed, with the counts of the slot. Times are the store's, in UTC.
+    `s3notify vacuum` deletes old versions, `s3notify rows` reads a version, and `s3notify table rollback` goes back to
+    a version. Cost: 1 GET for each version; with --slot, 2 GETs.
     """
     from s3notify_platform.table.versions import history as versions
 
@@ -51,8 +57,21 @@ def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: i
     )
     listed = [*islice(found, limit)]
     if not as_json:  # without the zone, a row fits into a line
-        listed = [{**each, "created": each["created"][:19].replace("T", " ")} for each in listed]
-    print_found(listed, {name: name for name in SHOWN}, as_json=as_json, nothing=nothing)
+        listed = [
+            {**each, "created": each["created"][:19].replace("T", " "), MAKER: _maker(each)}
+            for each in listed
+        ]
+    columns = {name: name for name in SHOWN if slot is None or name != "slots"}
+    print_found(listed, columns, as_json=as_json, nothing=nothing)
+
+
+def _maker(version: "Mapping[str, Any]") -> str:
+    """The first run, with the number of further runs, or the operation. At most `MAKER_WIDTH` characters."""
+    first, *others = version["run"].split(", ")
+    if len(first) == RUN_ID:
+        first = first[:8]
+    text = (f"{first} +{len(others)}" if others else first) or version["operation"]
+    return text if len(text) <= MAKER_WIDTH else f"…{text[1 - MAKER_WIDTH :]}"
 
 
 def _of_table(version: "LogVersion") -> dict[str, Any]:

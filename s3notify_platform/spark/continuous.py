@@ -332,6 +332,7 @@ class _Following:
         self._ingest = ingest
         self._sweep, self._swept_ms = sweep, 0
         self._watcher: Watcher | None = None
+        self._resumed = False
         self._waiting: dict[Slot, str | None] = {}
         self._unqueued: frozenset[Slot] = frozenset()
         self._seen: Record | None = None
@@ -360,6 +361,7 @@ class _Following:
         poll = watcher.poll()
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
+        resumed = None if self._resumed else self._resume()
         if not self._waiting:
             if ingest.opened is None:  # an incomplete table is refused before any change
                 ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
@@ -370,10 +372,11 @@ class _Following:
             return 0.0
         follows = self._followed and not self._unqueued
         with readers(2) as ahead:
-            reading = ahead.submit(ingest.backlog.read)
+            reading = ahead.submit(ingest.backlog.read) if resumed is None else None
             looking = ahead.submit(ingest.segments, [*self._waiting]) if follows else None
             table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
-            rescans = reading.result()
+            rescans = reading.result() if reading is not None else resumed
+            assert rescans is not None
             segments = looking.result() if looking is not None else None
         if self._table not in ("", table.id):  # the table was forgotten, or replaced by another
             self._waiting, segments = {**dict.fromkeys(location.all_slots()), **self._waiting}, None
@@ -441,10 +444,21 @@ class _Following:
         self._waiting = {} if seen else dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
-        rescans = ingest.backlog.read()
-        if ingest.read_topic() not in ("", rescans.enumerated):  # the topic lacks earlier changes
-            self._waiting |= dict.fromkeys(location.all_slots())
-        self._waiting |= dict.fromkeys(rescans.slots)  # slots that an earlier process added
         self._table = seen.table if seen else ""
         self._swept_ms = seen.swept_ms if seen else ingest.clock.wall_ms()
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)
+
+    def _resume(self) -> Rescans:
+        """Adds the slots that an earlier process left, after the first poll. Returns the backlog, for the first batch.
+
+        All slots are added if the topic lacks earlier changes.
+        """
+        ingest = self._ingest
+        with readers(1) as ahead:
+            reading = ahead.submit(ingest.read_topic)
+            rescans = ingest.backlog.read()
+            lacks = reading.result() not in ("", rescans.enumerated)
+        slots = ingest.source.location.all_slots() if lacks else rescans.slots
+        self._waiting = {**dict.fromkeys(slots), **self._waiting}
+        self._resumed = True
+        return rescans

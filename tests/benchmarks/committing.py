@@ -4,8 +4,12 @@ leases of object_store (obstore 0.8.2).
 All commits run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate
 pass. object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create" is
 measured with a timeout of 2 s. The default is 20 s. The warm-ups are a HEAD by the platform, and a commit by
-object_store. The last figures are about concurrent runs of a slot asset. Each run commits one slot to the same log. The
-runs are threads of one process, or threads that act as processes.
+object_store.
+
+The last figures are about concurrent runs of a slot asset. Each run commits one slot to the same log. No run is a real
+process, or a Dagster run: all runs are threads of the benchmark that call `derive`, which commits a slot without Spark.
+In one case, these threads share their cache of the log. In the other case, each thread has a cache of its own, as if
+each were a process.
 """
 
 import threading
@@ -195,9 +199,9 @@ def _slot_runs(server: S3Server, runs: int) -> Figure:
     with processes() as begin:
         alone, apart = run_all(Place(server, slots=runs), begin)
     return Figure(
-        what=f"{runs} runs at once, each of one slot of a slot asset, until the last is committed",
-        ours=f"one process {short(together)}, {shared.version} versions",
-        instead=f"ours, each a process {short(apart)}, {alone.version} versions",
+        what=f"{runs} runs at once, as threads, each of one slot of a slot asset, until the last is committed",
+        ours=f"one shared cache {short(together)}, {shared.version} versions",
+        instead=f"ours, a cache each, as if each were a process {short(apart)}, {alone.version} versions",
         ratio=times(apart, together),
     )
 

@@ -16,7 +16,9 @@ def test_runs_of_one_process_share_versions(ministack: S3Server) -> None:
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(200, marks=pytest.mark.thorough)])
-def test_runs_in_separate_processes_all_commit(ministack: S3Server, runs: int) -> None:
-    """Each run commits in the end, within the time limit of a commit."""
+def test_runs_with_separate_caches_all_commit(ministack: S3Server, runs: int) -> None:
+    """Each run commits in the end, within the time limit of a commit. The runs are threads that share no cache of the
+    log, as if each were a process.
+    """
     with processes() as begin:
         run_all(Place(ministack, slots=runs), begin)

@@ -1,8 +1,9 @@
 """Many concurrent runs on one log. Each run does the work of a Dagster run for one slot of a slot asset, but without
 Spark.
 
-A run probes the store, opens both tables, stores its slot's pack, and commits. Runs of one process share their cache of
-the log. With Dagster's default launcher each run is a process with its own cache.
+A run probes the store, opens both tables, stores its slot's pack, and commits. All runs are threads of one process,
+which share their cache of the log. With Dagster's default launcher, each run is a process with its own cache. With
+`processes`, each thread gets a cache of its own, as if each were a process.
 """
 
 import time
@@ -26,7 +27,7 @@ ROWS = 3
 
 @contextmanager
 def processes() -> Iterator[Callable[[], None]]:
-    """Yields a function that makes the calling thread act as a separate process."""
+    """Yields a function that gives the calling thread a cache of its own, as if the thread were a separate process."""
     process = local()
     with patch.object(location, "_memory", lambda *_: process.memory):
         yield lambda: setattr(process, "memory", SnapshotMemory())

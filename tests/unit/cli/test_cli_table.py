@@ -45,9 +45,18 @@ def test_history_lists_versions_newest_first(run: Run) -> None:
     assert (other.exit_code, "'ordres' has no table" in other.output) == (1, True)
 
 
-def test_history_prints_each_version_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a common terminal would split times and versions, and nobody could copy them."""
+def test_history_prints_each_version_in_one_line(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a common terminal would split times and versions, and nobody could copy them. Slots and run are
+    printed, too: a run id of Dagster by its first 8 characters, and a long name by its end.
+    """
     monkeypatch.setenv("COLUMNS", "80")
+    names = ("0b6a1c0e-8f0d-4b62-9d0c-3a5f5d1c7e21", "ingest-0123456789ab-1234")
+    for number, name in enumerate(names):
+        place.put("a", 20 + number)
+        place.ingest().run(place.source.location.all_slots(), batch=name, run=name)
+    makers = [f"…{names[1][-15:]}", "0b6a1c0e", "second", "first", "CREATE TABLE"]
     for more in ((), ("--slot", str(SLOT))):
         found = of(run("history", "orders", "--json", *more))
         head, *rows = [
@@ -55,15 +64,18 @@ def test_history_prints_each_version_in_one_line(run: Run, monkeypatch: pytest.M
             for line in run("history", "orders", *more).stdout.splitlines()
             if line[0] in "│┃"
         ]
-        assert head == ["version", "created", "operation", "objects", "rows"]
+        slots = () if more else ("slots",)
+        assert head == ["version", "created", *slots, "objects", "rows", "run or operation"]
         assert rows == [
             [
                 str(one["version"]),
                 one["created"].removesuffix("+00:00").replace("T", " "),
-                *(str(one[name]) for name in head[2:]),
+                *(str(one[name]) for name in head[2:-1]),
+                maker,
             ]
-            for one in found
+            for one, maker in zip(found, makers, strict=False)
         ]
+        assert len(rows) == len(found)
 
 
 def test_history_tells_time_and_run(place: Place, run: Run) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrow_schema import spark_schema
@@ -21,7 +22,7 @@ from s3notify_platform.table.pinned_schema import TableSchema, described
 from s3notify_platform.table.retype import Wanted, retyped
 from tests.support.faults import Fault, FaultyStore, at
 from tests.support.log_derived import Derived
-from tests.support.log_tables import LAYOUT
+from tests.support.log_tables import LAYOUT, foreign
 
 A, B, C = 0, 1, 2
 
@@ -196,11 +197,23 @@ def test_rows_leave_packs_that_another_engine_merged(derived):
     )
     body = LogVersion(
         adds=(replace(added, data_change=False),), removes=(pack.removed(1, data_change=False),)
-    ).dumps()
-    foreign = b"".join(line for line in body.splitlines(keepends=True) if b'"txn"' not in line)
-    process.store.put(LAYOUT.version(second.base.version + 1), foreign)
+    )
+    foreign(process.store, second.base.version + 1, body)
     assert isinstance(process.commit(second), Committed)
     assert derived().contents() == {**held, B: ["mine"]}
+
+
+def test_round_fails_if_another_engine_changed_rows(derived):
+    """Otherwise the round would be committed on top of a version that no reader of ours accepts."""
+    filled(derived)
+    process = derived()
+    second = process.planned({B: ["mine"]}, source=2)
+    refused = LogVersion(removes=tuple(pack.removed(1) for pack in second.base.packs.values()))
+    foreign(process.store, second.base.version + 1, refused)
+    for _ in range(2):  # a second attempt is refused, too
+        with pytest.raises(UsageError, match=rf"changes rows.*rollback NAME --to {second.base.version}"):
+            process.commit(second)
+    assert process.store.head(LAYOUT.version(second.base.version + 2)) is None
 
 
 def grown(planned, **columns):

@@ -103,10 +103,40 @@ def manifest(
     )
 
 
-def test_manifest_of_1000_slots_with_full_inline_parts_has_at_most_120_kb() -> None:
-    """Each commit writes a manifest, so its size is a part of the cost of a commit."""
-    body = manifest(slots=full_slots(99_999, 3)).dumps()
-    assert 90_000 < len(body) < 120_000
+def usual_slots() -> dict[Slot, SlotFacts]:
+    """All slots of a table of 10 million objects, each with up to 10 rows. No object fails, and no code has changed."""
+    facts = SlotFacts(
+        generation=999_999, objects=9_999, rows=99_999, signal="0123456789ab", code_version="1" * 64
+    )
+    return dict.fromkeys(map(Slot, range(SLOT_COUNT)), facts)
+
+
+FILES = 67
+"""The number of state files of 10 million objects (`tests/benchmarks/looking_up.py`)."""
+
+
+def test_manifest_of_a_usual_batch_has_at_most_64_kb() -> None:
+    """Each commit writes a manifest, so its size is a part of the cost of a commit. A batch of more objects than the
+    inline parts may have writes its states and its changes to files.
+    """
+    found = manifest(slots=usual_slots(), files=FILES)
+    found = replace(found, changes=(), states=replace(found.states, inline={}))
+    assert len(found.dumps()) < 64 << 10
+
+
+def test_manifest_with_full_inline_parts_has_at_most_84_kb() -> None:
+    """Deviates from the budget of 64 KB: after many small batches, the inline parts are full, which adds up to
+    `STATES_INLINE_BYTES` + `CHANGES_INLINE_BYTES`. Smaller inline parts would cost more requests, since states and
+    changes would more often be written to files.
+    """
+    assert 80_000 < len(manifest(slots=usual_slots(), files=FILES).dumps()) < 84_000
+
+
+def test_manifest_with_all_counts_of_1000_slots_has_at_most_115_kb() -> None:
+    """Deviates from the budget of 64 KB: a column of counts in which all slots have zeros is left out. So only a table
+    with failing objects, pending objects, rejects, a backfill and a change of code in all slots has all columns.
+    """
+    assert 110_000 < len(manifest(slots=full_slots(99_999, 3)).dumps()) < 115_000
 
 
 def test_manifest_of_the_largest_tables_is_within_the_limit() -> None:
