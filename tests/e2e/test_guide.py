@@ -39,10 +39,6 @@ MATERIALIZE = """
 own = [dg.AssetKey(name) for name in ("order_count", "audit")]
 assert found.resolve_implicit_global_asset_job_def().execute_in_process(asset_selection=own).success
 """
-BEFORE_SPARK = """
-from tests.support.spark import start_spark
-spark = start_spark(master="local[2]")
-"""
 AFTER_SPARK = """
 rows = sorted(row.customer for row in table.collect())
 for name, stream in (("came", came), ("changed", changes)):
@@ -162,6 +158,7 @@ def test_the_service_keeps_the_table_up_to_date(place: Place) -> None:
     unit = place.folder / "orders-ingest.service"
     unit.write_text(block("service").replace("/srv/shop", str(place.folder)))
     program = place.folder / ".venv" / "bin" / "s3notify"
+    program.parent.mkdir(parents=True)
     program.symlink_to(Path(sys.executable).parent / "s3notify")
     said = service(unit)
     assert said["WorkingDirectory"] == str(place.folder)
@@ -175,5 +172,5 @@ def test_the_service_keeps_the_table_up_to_date(place: Place) -> None:
 def test_spark_reads_table_and_streams(place: Place) -> None:
     """The table, the stream of new rows, and the stream of changes must each have exactly the committed rows."""
     ok(place, "s3notify topics create orders")
-    (place.folder / "read.py").write_text(BEFORE_SPARK + block("Spark") + AFTER_SPARK)
+    (place.folder / "read.py").write_text(block("Spark") + AFTER_SPARK)
     assert "FOUND ['Ann']" in ok(place, "python read.py")
