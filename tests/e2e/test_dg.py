@@ -1,16 +1,12 @@
 """A user makes a Dagster project with `dg`. The component is found, scaffolded, checked and loaded."""
 
 import os
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.report import README
-from tests.support.documents import GUIDE, block
 from tests.support.only import PROJECT
 
 PYPROJECT = """
@@ -85,35 +81,3 @@ def test_dg_project_uses_the_component(project: Path) -> None:
     code, said = dg("check", "yaml")
     assert code != 0
     assert "buckett" in said
-
-
-@pytest.mark.thorough
-@pytest.mark.registry
-def test_the_package_fits_a_project_of_create_dagster(tmp_path: Path) -> None:
-    """Otherwise the documented commands would make a project whose Dagster does not fit dagster-pyspark. uv resolves
-    the project's packages, and installs only create-dagster.
-    """
-    (create,) = re.findall(r"`(uvx create-dagster@\S+ project shop)`", README.read_text())
-    (python,) = re.findall(r'`(requires-python = "[^`]*)`', (GUIDE / "dagster.md").read_text())
-    install = block("in a Dagster project").splitlines()[0]
-    install = install.replace("/path/to/clone", str(PROJECT.parent))
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "DG_CLI_CONFIG": str(tmp_path / "dg.toml")}
-
-    def typed(line: str, folder: Path) -> None:
-        ran = subprocess.run(
-            ["bash", "-ec", line], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
-
-    typed(f"{create} --no-uv-sync", tmp_path)
-    project = tmp_path / "shop"
-    text, count = re.subn(r"requires-python = .*", python, (project / "pyproject.toml").read_text())
-    assert count == 1
-    (project / "pyproject.toml").write_text(text)
-    typed(f"{install} --no-sync", project)
-    locked = {
-        each["name"]: each["version"] for each in tomllib.loads((project / "uv.lock").read_text())["package"]
-    }
-    assert locked["dagster"] in create
-    assert locked["dagster-pyspark"].rpartition(".")[2] == locked["dagster"].rpartition(".")[2]

@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,14 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.report import README
-from tests.e2e.test_dg import DEFINITIONS, PYPROJECT
 from tests.e2e.test_supervision import of_folder
-from tests.support.documents import Place, block, blocks
+from tests.support.documents import GUIDE, Place, block, blocks
 from tests.support.only import PROJECT
 from tests.support.servers import running_ministack
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.timeout(2400)]
 
 UI = "http://127.0.0.1:3000/server_info"
 
@@ -54,20 +54,23 @@ def interrupt(running: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
-    """Starts a command, and waits until Dagster's UI answers. Yields the log of the command. In the end, Ctrl-C ends
-    the command.
+def in_terminal(place: Place, script: str, folder: Path, *, typed: str = "") -> Iterator[Path]:
+    """Starts a script, and waits until Dagster's UI answers. Yields the log of the script. In the end, Ctrl-C ends the
+    script. `typed`: the user's input.
     """
     assert not serves(), "something else is at the README's port"
     log = place.folder / "terminal.log"
     with log.open("wb") as sink:
         running = subprocess.Popen(
-            ["bash", "-ec", script], cwd=folder, env=place.environment, stdout=sink, stderr=sink,
-            start_new_session=True,
+            ["bash", "-ec", script], cwd=folder, env=place.environment, stdin=subprocess.PIPE, stdout=sink,
+            stderr=sink, start_new_session=True,
         )  # fmt: skip
+    assert running.stdin is not None
+    running.stdin.write(typed.encode())
+    running.stdin.close()
     try:
         until(
-            lambda: running.poll() is not None or serves(), seconds=300, why=lambda: log.read_text()[-3000:]
+            lambda: running.poll() is not None or serves(), seconds=900, why=lambda: log.read_text()[-3000:]
         )
         assert running.poll() is None, log.read_text()[-3000:]
         yield log
@@ -76,10 +79,10 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
 
 
+@pytest.mark.thorough
+@pytest.mark.registry
 def test_the_first_command_installs_and_runs_the_demo(tmp_path: Path) -> None:
-    """The README's first command must install the clone, and end with exit code 0. In this test, pip takes packages
-    from the tests' environment.
-    """
+    """The README's first command must install the clone with the packages of its extra, and end with exit code 0."""
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -87,21 +90,21 @@ def test_the_first_command_installs_and_runs_the_demo(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     package = "s3notify_platform"
     shutil.copytree(PROJECT.parent / package, clone / package, ignore=ignored)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DAGSTER_"))}
-    there = {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": sysconfig.get_path("purelib"),
-        "PIP_NO_INDEX": "1",
-        "PIP_NO_DEPS": "1",
-        "PIP_NO_BUILD_ISOLATION": "0",
-    }
-    code, said = Place(folder=clone, environment=kept | there).shell(block("demo command"))
+    foreign = ("AWS_", "DAGSTER_", "PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    place = Place(folder=clone, environment=kept | {"PATH": path})
+    code, said = place.shell(block("demo command"), seconds=1800)
     assert code == 0, said[-3000:]
     assert (clone / ".venv/bin/s3notify").exists()
 
 
-def test_the_readme_leads_from_yaml_to_the_result_of_a_query(place: Place) -> None:
-    """Otherwise a user who follows the README would get an error, or other output than the README shows."""
+@pytest.mark.spark
+@pytest.mark.parametrize("loaded_by", [pytest.param("dev", marks=pytest.mark.thorough), "ingest"])
+def test_the_readme_leads_from_yaml_to_the_result_of_a_query(place: Place, loaded_by: str) -> None:
+    """Otherwise a user who follows the README would get an error, or other output than the README shows. The shorter
+    variant runs `s3notify ingest` in place of `s3notify dev`.
+    """
     place.write_source()
     shells = [each.body for each in blocks(README.read_text()) if each.language == "sh" and not each.name]
     commands, writes = shells
@@ -110,51 +113,54 @@ def test_the_readme_leads_from_yaml_to_the_result_of_a_query(place: Place) -> No
     (query,) = (each.body for each in blocks(README.read_text()) if each.language == "python")
     (shown,) = (each.body for each in blocks(README.read_text()) if each.language == "text")
     for line in checks:
-        code, said = place.shell(line, typed="y\n")
-        assert code == 0, said
+        ok(place, line, typed="y\n")
     assert "sqs" in (place.folder / "defs/orders/defs.yaml").read_text()
     *puts, explain = writes.splitlines()
-    with in_terminal(place, dev, place.folder) as log:
-        # The first load lists the bucket, so only an event can announce the second object.
-        for put, key, seconds in zip(puts, ("1.jsonl", "2.jsonl"), (400, 120), strict=True):
-            code, said = place.shell(put)
-            assert code == 0, said
-            look = explain.replace("2.jsonl", key)
-            until(
-                lambda look=look: place.shell(look)[0] == 0,
-                seconds=seconds,
-                why=lambda look=look: place.shell(look)[1] + log.read_text()[-2000:],
-            )
+    if loaded_by == "dev":
+        with in_terminal(place, dev, place.folder) as log:
+            # The first load lists the bucket, so only an event can announce the second object.
+            for put, key, seconds in zip(puts, ("1.jsonl", "2.jsonl"), (400, 120), strict=True):
+                ok(place, put)
+                look = explain.replace("2.jsonl", key)
+                until(
+                    lambda look=look: place.shell(look)[0] == 0,
+                    seconds=seconds,
+                    why=lambda look=look: place.shell(look)[1] + log.read_text()[-2000:],
+                )
+    else:
+        for line in (*puts, "s3notify ingest orders --once", explain):
+            ok(place, line)
     (place.folder / "query.py").write_text(query)
-    code, said = place.shell("python query.py")
-    assert code == 0, said
-    assert said == shown
+    assert ok(place, "python query.py") == shown
 
 
+def ok(place: Place, script: str, *, folder: Path | None = None, typed: str = "") -> str:
+    code, said = place.shell(script, folder=folder, typed=typed)
+    assert code == 0, f"{script}\n{said[-4000:]}"
+    return said
+
+
+@pytest.mark.thorough
+@pytest.mark.registry
 def test_the_guides_commands_add_a_source_to_a_dagster_project(place: Place) -> None:
-    """Otherwise the guide's commands would scaffold another source than the README describes, or `dg dev` would not
-    serve this source.
+    """Otherwise the documented commands would make a project whose Dagster does not fit dagster-pyspark, would scaffold
+    another source than the README describes, or `dg dev` would not serve this source.
     """
+    (create,) = re.findall(r"`(uvx create-dagster@\S+ project shop)`", README.read_text())
+    (python,) = re.findall(r'`(requires-python = "[^`]*)`', (GUIDE / "dagster.md").read_text())
+    kept = {name: value for name, value in place.environment.items() if name != "PYTHONPATH"}
+    there = Place(folder=place.folder, environment=kept | {"DG_CLI_CONFIG": str(place.folder / "dg.toml")})
+    ok(there, create, typed="y\n")
     project = place.folder / "shop"
-    package = project / "src" / "shop"
-    (package / "defs").mkdir(parents=True)
-    (project / "pyproject.toml").write_text(PYPROJECT)
-    (package / "__init__.py").touch()
-    (package / "defs" / "__init__.py").touch()
-    (package / "definitions.py").write_text(DEFINITIONS)
-    more = {
-        "PYTHONPATH": f"{place.environment['PYTHONPATH']}:{project / 'src'}",
-        "DG_CLI_CONFIG": str(project / "dg.toml"),
-        "PYTHONWARNINGS": "ignore",
-        "DAGSTER_HOME": str(project / "home"),
+    text, count = re.subn(r"requires-python = .*", python, (project / "pyproject.toml").read_text())
+    assert count == 1
+    (project / "pyproject.toml").write_text(text)
+    commands = block("in a Dagster project").replace("/path/to/clone", str(PROJECT.parent))
+    with in_terminal(there, f". .venv/bin/activate\n{commands}", project, typed="y\n") as log:
+        said = log.read_text()
+    assert "commit: native" in said
+    assert "All component YAML validated successfully" in said
+    locked = {
+        each["name"]: each["version"] for each in tomllib.loads((project / "uv.lock").read_text())["package"]
     }
-    there = Place(folder=place.folder, environment={**place.environment, **more})
-    install, scaffold, check, events, home, serve = block("in a Dagster project").splitlines()
-    assert install.startswith("uv add "), "the environment of the tests has these packages"
-    said = {}
-    for line in (scaffold, check, f"{events} --yes", home):
-        code, said[line] = there.shell(line, folder=project)
-        assert code == 0, said[line]
-    assert "commit: native" in said[check]
-    with in_terminal(there, serve, project) as log:
-        assert "All component YAML validated successfully" in log.read_text()
+    assert locked["dagster"] in create

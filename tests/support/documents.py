@@ -47,18 +47,6 @@ class Block:
     body: str
 
 
-# A replacement for the AWS CLI, on machines that do not have the CLI.
-_AWS: Final = f"""#!{sys.executable}
-import sys
-from urllib.parse import urlsplit
-import boto3
-service, command, source, target = sys.argv[1:]
-assert (service, command, source) == ("s3", "cp", "-")
-place = urlsplit(target)
-boto3.client("s3").put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=sys.stdin.buffer.read())
-"""
-
-
 def documents() -> Mapping[str, str]:
     """The text of README and guide pages by their path in the project."""
     return {str(page.relative_to(PROJECT.parent)): page.read_text() for page in (README, *GUIDE.glob("*.md"))}
@@ -90,12 +78,7 @@ class Place:
 
     @classmethod
     def of(cls, server: S3Server, folder: Path) -> "Place":
-        own = folder / ".venv" / "bin"
-        own.mkdir(parents=True)
-        path = os.pathsep.join([str(own), str(Path(sys.executable).parent), os.environ["PATH"]])
-        (own / "activate").write_text(f"export PATH='{path}'\n")
-        (own / "aws").write_text(_AWS)
-        (own / "aws").chmod(0o755)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DAGSTER_"))
         }
@@ -118,11 +101,13 @@ class Place:
         place.client().create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         return place
 
-    def shell(self, script: str, *, folder: Path | None = None, typed: str = "") -> tuple[int, str]:
+    def shell(
+        self, script: str, *, folder: Path | None = None, typed: str = "", seconds: int = 600
+    ) -> tuple[int, str]:
         """Runs a Bash script. Returns its exit code and its whole output. `typed`: the user's input."""
         done = subprocess.run(
             ["bash", "-ec", script], cwd=folder or self.folder, env=self.environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False, timeout=600, input=typed,
+            stderr=subprocess.STDOUT, text=True, check=False, timeout=seconds, input=typed,
         )  # fmt: skip
         return done.returncode, done.stdout
 
