@@ -386,12 +386,7 @@ class _Following:
             return decision.wait_seconds
         with ThreadPoolExecutor(1, "room") as beside:
             ingest.take_decided(
-                self._waiting,
-                decision,
-                rescans,
-                batch=next(self._batches),
-                beside=beside,
-                segments=segments,
+                self._waiting, decision, rescans, batch=next(self._batches), beside=beside, segments=segments
             )
             self._check_spark()
             self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
