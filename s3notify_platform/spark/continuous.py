@@ -232,9 +232,8 @@ class ContinuousIngest:
             progress=self.progress,
         ):
             result.add(part)
-        done = Round(
-            tables=iter(()), unannounced=result.unannounced, results={self.source.name: result.slots}
-        )
+        results = {self.source.name: result.slots}
+        done = Round(tables=iter(()), unannounced=result.unannounced, results=results)
         close(done, steps)
         self.failing = {s: one for s, one in self.failing.items() if s not in slots} | steps.failed
         self.unfinished = frozenset(done.incomplete())
@@ -444,15 +443,9 @@ class _Following:
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)
 
     def _resume(self) -> Rescans:
-        """Adds the slots that an earlier process left, after the first poll. Returns the backlog, for the first batch.
-
-        All slots are added if the topic lacks earlier changes.
-        """
-        ingest = self._ingest
-        with readers(1) as ahead:
-            reading = ahead.submit(ingest.read_topic)
-            rescans = ingest.backlog.read()
-            lacks = reading.result() not in ("", rescans.enumerated)
+        """After the first poll, adds the slots that earlier processes left, or all slots. Returns the backlog."""
+        ingest, rescans = self._ingest, self._ingest.backlog.read()
+        lacks = ingest.read_topic() not in ("", rescans.enumerated)  # the topic lacks earlier changes
         slots = ingest.source.location.all_slots() if lacks else rescans.slots
         self._waiting = {**dict.fromkeys(slots), **self._waiting}
         self._resumed = True
