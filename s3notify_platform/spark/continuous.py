@@ -371,11 +371,10 @@ class _Following:
             return 0.0
         follows = self._followed and not self._unqueued
         with readers(2) as ahead:
-            reading = ahead.submit(ingest.backlog.read) if resumed is None else None
+            reading = ahead.submit(lambda: resumed or ingest.backlog.read())
             looking = ahead.submit(ingest.segments, [*self._waiting]) if follows else None
             table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
-            rescans = reading.result() if reading is not None else resumed
-            assert rescans is not None
+            rescans = reading.result()
             segments = looking.result() if looking is not None else None
         if self._table not in ("", table.id):  # the table was forgotten, or replaced by another
             self._waiting, segments = {**dict.fromkeys(location.all_slots()), **self._waiting}, None
@@ -447,6 +446,5 @@ class _Following:
         ingest, rescans = self._ingest, self._ingest.backlog.read()
         lacks = ingest.read_topic() not in ("", rescans.enumerated)  # the topic lacks earlier changes
         slots = ingest.source.location.all_slots() if lacks else rescans.slots
-        self._waiting = {**dict.fromkeys(slots), **self._waiting}
-        self._resumed = True
+        self._waiting, self._resumed = {**dict.fromkeys(slots), **self._waiting}, True
         return rescans
