@@ -232,9 +232,8 @@ class ContinuousIngest:
             progress=self.progress,
         ):
             result.add(part)
-        done = Round(
-            tables=iter(()), unannounced=result.unannounced, results={self.source.name: result.slots}
-        )
+        results = {self.source.name: result.slots}
+        done = Round(tables=iter(()), unannounced=result.unannounced, results=results)
         close(done, steps)
         self.failing = {s: one for s, one in self.failing.items() if s not in slots} | steps.failed
         self.unfinished = frozenset(done.incomplete())
@@ -372,11 +371,10 @@ class _Following:
             return 0.0
         follows = self._followed and not self._unqueued
         with readers(2) as ahead:
-            reading = ahead.submit(ingest.backlog.read) if resumed is None else None
+            reading = ahead.submit(lambda: resumed or ingest.backlog.read())
             looking = ahead.submit(ingest.segments, [*self._waiting]) if follows else None
             table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
-            rescans = reading.result() if reading is not None else resumed
-            assert rescans is not None
+            rescans = reading.result()
             segments = looking.result() if looking is not None else None
         if self._table not in ("", table.id):  # the table was forgotten, or replaced by another
             self._waiting, segments = {**dict.fromkeys(location.all_slots()), **self._waiting}, None
@@ -386,12 +384,7 @@ class _Following:
             return decision.wait_seconds
         with ThreadPoolExecutor(1, "room") as beside:
             ingest.take_decided(
-                self._waiting,
-                decision,
-                rescans,
-                batch=next(self._batches),
-                beside=beside,
-                segments=segments,
+                self._waiting, decision, rescans, batch=next(self._batches), beside=beside, segments=segments
             )
             self._check_spark()
             self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
@@ -449,16 +442,9 @@ class _Following:
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)
 
     def _resume(self) -> Rescans:
-        """Adds the slots that an earlier process left, after the first poll. Returns the backlog, for the first batch.
-
-        All slots are added if the topic lacks earlier changes.
-        """
-        ingest = self._ingest
-        with readers(1) as ahead:
-            reading = ahead.submit(ingest.read_topic)
-            rescans = ingest.backlog.read()
-            lacks = reading.result() not in ("", rescans.enumerated)
+        """After the first poll, adds the slots that earlier processes left, or all slots. Returns the backlog."""
+        ingest, rescans = self._ingest, self._ingest.backlog.read()
+        lacks = ingest.read_topic() not in ("", rescans.enumerated)  # the topic lacks earlier changes
         slots = ingest.source.location.all_slots() if lacks else rescans.slots
-        self._waiting = {**dict.fromkeys(slots), **self._waiting}
-        self._resumed = True
+        self._waiting, self._resumed = {**dict.fromkeys(slots), **self._waiting}, True
         return rescans
