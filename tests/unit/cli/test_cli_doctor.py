@@ -228,7 +228,7 @@ def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
     result = doctor("orders", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert (found["bucket"], found["endpoint"], found["commit"]) == (BUCKET, f"toy://{BUCKET}", "native")
+    assert (found["bucket"], found["endpoint"], found["commit"]) == (BUCKET, f"toy://{BUCKET}/", "native")
     store = open_store(S3Config(bucket=BUCKET, scheme="toy"))
     assert isinstance(store, ToyStore)
     assert not store.list("", limit=1).objects, "the probe's objects are deleted again"

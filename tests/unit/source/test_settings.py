@@ -317,7 +317,7 @@ def test_commit_in_the_notation_of_object_store_is_accepted_everywhere(tmp_path:
 @pytest.mark.parametrize(("setting", "value"), [("lease_table", "others"), ("lease_timeout_seconds", 6.0)])
 def test_contradicting_lease_settings_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(
-        UsageError, match=f"'dynamo:leases:5000' sets {setting}, and {setting} is {value!r} too"
+        UsageError, match=f"'dynamo:leases:5000' sets {setting}, and {setting} is also set to {value!r}"
     ):
         build({"name": "orders", "bucket": "b", "commit": "dynamo:leases:5000", setting: value})
 

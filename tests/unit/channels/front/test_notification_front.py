@@ -300,7 +300,7 @@ def test_the_front_has_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert [front.name for front in ran] == ["serve-notifications"]
     shown = " ".join(CliRunner().invoke(main, ["serve-notifications", "--help"]).stdout.split())
-    assert "Put, Get and DeleteBucketNotificationConfiguration" in shown
+    assert "Put-, Get- and DeleteBucketNotificationConfiguration" in shown
     assert "--secret " not in shown
     result = CliRunner().invoke(main, [*given, "--on-put", "add"])
     assert result.exit_code == 2

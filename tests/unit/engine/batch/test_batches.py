@@ -46,5 +46,5 @@ def test_the_cursor_round_trips_and_stays_small() -> None:
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])
 def test_a_cursor_of_another_format_is_refused_with_the_remedy(text: str) -> None:
     """A person may have typed the cursor into the UI."""
-    with pytest.raises(CorruptError, match="reset it in the UI"):
+    with pytest.raises(CorruptError, match="reset the cursor in the UI"):
         SensorState.loads(text)

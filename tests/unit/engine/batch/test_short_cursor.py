@@ -150,5 +150,5 @@ def test_entries_are_kept_too() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"watch": {}}', '{"watch": {"slots": "x"}}'])
 def test_a_text_that_is_no_cursor_is_refused_with_the_remedy(text: str) -> None:
-    with pytest.raises(CorruptError, match="reset it in the UI"):
+    with pytest.raises(CorruptError, match="reset the cursor in the UI"):
         ShortCursor(records=MemoryRecordStore()).loads(text)

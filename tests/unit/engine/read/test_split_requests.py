@@ -109,7 +109,7 @@ def test_a_short_answer_is_retried_and_then_refused(
 ) -> None:
     version = replace(put(config, "k", b"short"), size=100)
     monkeypatch.setattr(remote_bytes, "READ_ATTEMPTS", 2)
-    with pytest.raises(UnavailableError, match="5 bytes came"):
+    with pytest.raises(UnavailableError, match="5 bytes arrived"):
         RemoteBytes(config, version).read(0, 100)
 
 

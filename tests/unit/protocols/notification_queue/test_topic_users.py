@@ -25,7 +25,9 @@ def queue() -> NotificationQueue:
 def test_the_first_table_claims_a_topic_and_others_are_refused(queue: NotificationQueue) -> None:
     """Otherwise two deployments with one topic would take each other's entries."""
     assert len(queue.entries("orders", EVERY, user=PROD)) == 1
-    with pytest.raises(UsageError, match=r"'orders' serves table prod, not .* dev: .*queue_prefix"):
+    with pytest.raises(
+        UsageError, match=r"'orders' serves table prod, not table dev of this source: .*queue_prefix"
+    ):
         queue.entries("orders", EVERY, user=DEV)
     with pytest.raises(UsageError, match="queue_prefix"):
         queue.topics.delete("orders", user=DEV)
