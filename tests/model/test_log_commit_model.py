@@ -24,7 +24,7 @@ from tests.support.log_commit import (
     opened,
     stream,
 )
-from tests.support.log_upkeep import accept_loss, checkpoint_and_cut, engine, ticks, vacuum
+from tests.support.log_upkeep import accept_loss, checkpoint_and_cut, engine, put_back, ticks, vacuum
 
 
 class World(NamedTuple):
@@ -88,7 +88,11 @@ def _answers(world: World, request: Request) -> Iterator[tuple[World, Any]]:
                 raised = _put(raised, ("last at",), world.now)
             yield raised, (value if higher else held)
         case "delete":
-            yield world._replace(objects=frozenset(one for one in world.objects if one[0] != path)), None
+            deleted = world._replace(objects=frozenset(one for one in world.objects if one[0] != path))
+            yield deleted, True
+            if world.faults:
+                yield deleted._replace(faults=world.faults - 1), False
+                yield world._replace(faults=world.faults - 1), False
         case "take":
             yield world._replace(taken=world.taken | frozenset(value)), None
         case "tick":
@@ -127,6 +131,8 @@ def _broken(world: World, results: dict[str, Any], *, lost: bool = False, leases
         return "a version comes after a gap"
     if lack := [name for name, _ in live if ("pack", name) not in objects]:
         return f"live packs are gone: {lack}"
+    if wrong := [name for name, rows in live if objects["pack", name][0] != rows]:
+        return f"packs have other rows than their versions: {wrong}"
     back, expected = last, checkpoint.n
     while (version := objects.get(("log", back))) is not None and version.n == expected:
         if any(("pack", name) not in objects for name, _, _ in version.adds):
@@ -157,6 +163,10 @@ def _broken(world: World, results: dict[str, Any], *, lost: bool = False, leases
     if isinstance(streamed, frozenset) and not world.taken <= streamed:
         return "a stream misses a change whose entry has left the queue"
     reader = results.get("reader")
+    if results.get("put back"):
+        reader = results["put back"]
+        if not isinstance(reader, Snapshot):
+            return f"the replaced version cannot be restored: {reader}"
     if isinstance(reader, Snapshot):
         seen = {key: etag for key, etag, _ in reader.states}
         if any(seen.get(key, 0) < etag for key, etag in world.taken):
@@ -260,9 +270,9 @@ def _merging(rules: Rules) -> dict[str, Program]:
 
 
 def _sleeper(rules: Rules) -> dict[str, Program]:
-    # Version 2 was committed after this process had found version 1 to be the newest.
+    # Versions 2 and 3 were committed after this process had found version 1 to be the newest.
     return {
-        "x": partial(a_round, "x", (("c1", 1),), rules, kept=_snapshot(TWO, 1), asked=True),
+        "x": partial(a_round, "x", (("d1", 1),), rules, kept=_snapshot(BEFORE, 1), asked=True),
         "cut": partial(checkpoint_and_cut, rules),
         "time": partial(ticks, LONGEST + 1),
     }
@@ -270,9 +280,17 @@ def _sleeper(rules: Rules) -> dict[str, Program]:
 
 def _ghost(rules: Rules) -> dict[str, Program]:
     return {
-        "x": partial(a_round, "x", (("c1", 1),), rules, kept=_snapshot(TWO, 0), asked=True),
-        "y": partial(a_round, "y", (("d1", 1),), rules),
-        "cut": partial(checkpoint_and_cut, rules, kept=_snapshot(TWO, 2)),
+        "x": partial(a_round, "x", (("d1", 1),), rules, kept=_snapshot(BEFORE, 0), asked=True),
+        "y": partial(a_round, "y", (("e1", 1),), rules),
+        "cut": partial(checkpoint_and_cut, rules, kept=_snapshot(BEFORE, 3)),
+        "time": partial(ticks, LONGEST),
+    }
+
+
+def _cut_beside(rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("d1", 1),), rules, kept=_snapshot(BEFORE, 1)),
+        "cut": partial(checkpoint_and_cut, rules, kept=_snapshot(BEFORE, 3)),
         "time": partial(ticks, LONGEST),
     }
 
@@ -341,11 +359,15 @@ def _accepted(rules: Rules) -> dict[str, Program]:
 
 
 def _overrun(rules: Rules) -> dict[str, Program]:
-    kept = _snapshot(SHARED, 1)
+    kept, staged = _snapshot(SHARED, 1), rules.stages_version
     return {
-        "x": partial(a_round, "x", (("a1", 2),), rules, kept=kept),
-        "y": partial(a_round, "y", (("b1", 2),), rules, kept=kept, overrun=True),
+        "x": partial(a_round, "x", (("a1", 2),), rules, kept=kept, staged=staged),
+        "y": partial(a_round, "y", (("b1", 2),), rules, kept=kept, staged=staged, overrun=True),
     }
+
+
+def _put_back(rules: Rules) -> dict[str, Program]:
+    return {"put back": partial(put_back, rules)}
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -353,8 +375,8 @@ SCENARIOS: dict[str, Scenario] = {
     "the same work twice, answers lost": Scenario(SHARED._replace(faults=2), _same),
     "three rounds": Scenario(SHARED, _three),
     "merges": Scenario(TWO, _merging),
-    "sleeper": Scenario(_known(TWO, 1), _sleeper),
-    "sleeper beside a slow reader": Scenario(_known(TWO, 0), _ghost),
+    "sleeper": Scenario(_known(BEFORE, 1), _sleeper),
+    "sleeper beside a slow reader": Scenario(_known(BEFORE, 0), _ghost),
     "two cuts": Scenario(TWO, _two_cuts),
     "slow reader": Scenario(TWO, _slow_reader),
     "vacuum": Scenario(SHARED, _vacuum),
@@ -364,6 +386,8 @@ SCENARIOS: dict[str, Scenario] = {
     "restored": Scenario(RESTORED, _restored, lost=True),
     "accepted": Scenario(RESTORED, _accepted, lost=True, then=_stream),
     "overrun": Scenario(SHARED, _overrun, leases=True, then=_reader),
+    "overrun, then put back": Scenario(SHARED, _overrun, leases=True, then=_put_back),
+    "warm beside a cut": Scenario(BEFORE._replace(faults=1), _cut_beside),
 }
 
 
@@ -385,13 +409,17 @@ BREAKS = {
     "drops_states_too": "two rounds",
     "withdraws_again": "two rounds",
     "commit_before_take": "two rounds",
+    "keeps_label": "three rounds",
     "known_after_commit": "two rounds",
     "known_rises": "overrun",
     "refuses_missing": "overrun",
     "cut_waits": "sleeper beside a slow reader",
+    "cuts_oldest_first": "warm beside a cut",
+    "cut_acknowledged": "warm beside a cut",
     "young": "vacuum",
     "late_check": "sleeper",
     "checkpoint_before_cut": "slow reader",
+    "checkpoint_acknowledged": "warm beside a cut",
     "last_rises": "two cuts",
     "merges_apart": "merges",
     "merge_drops": "merges",
@@ -400,9 +428,11 @@ BREAKS = {
     "adopts_only_unchanged": "delete",
     "new_id_after_loss": "accepted",
     "probes_own_version": "restored",
+    "asks_by_one_list": "warm beside a cut",
     "vacuum_fences": "vacuum",
     "age_from_first_look": "sleeper beside a slow reader",
     "known_compares": "overrun",
+    "stages_version": "overrun, then put back",
 }
 """Each rule, and a scenario that fails without it."""
 

@@ -11,6 +11,7 @@ Each rule can be switched off.
     ("last at",)        the time at which `("last",)` was written
     ("manifest", n)     the states as of a version, under the number `n` that the version names
     ("pack", name)      rows, and when they were written
+    ("staged", n)       with leases: the version with the number `n`, written before the version itself
     ("known",)          a record outside the prefix: the table, its newest version, and this version's `n`
 """
 
@@ -50,6 +51,8 @@ class Rules:
     """If another writer has replaced a pack, rows are withdrawn again from the new pack."""
     commit_before_take: bool = True
     """Entries leave the queue after the commit."""
+    keeps_label: bool = True
+    """A round keeps its label when it begins again on a newer version, because its staged packs contain the label."""
     known_after_commit: bool = True
     known_rises: bool = True
     refuses_missing: bool = True
@@ -58,6 +61,10 @@ class Rules:
     """The log is cut only below a checkpoint. Before the log is cut, `last` must have named this checkpoint for the
     duration of the longest run. The age of a version alone does not suffice.
     """
+    cuts_oldest_first: bool = True
+    """Otherwise a process that knows an older version could find no later version, and create one below the newest."""
+    cut_acknowledged: bool = True
+    """No version is removed before the removal of the version below it was acknowledged."""
     young: bool = True
     """No commit builds on a snapshot that is older than half of the longest run: vacuum may have removed the packs that
     the run has staged.
@@ -65,6 +72,8 @@ class Rules:
     late_check: bool = True
     """A version whose PUT was late counts only if neither a checkpoint nor `known` is newer."""
     checkpoint_before_cut: bool = True
+    checkpoint_acknowledged: bool = True
+    """`last` names a checkpoint only after the store has answered that the checkpoint exists."""
     last_rises: bool = True
     merges_apart: bool = True
     """The packs that a merge writes never contain rows of the round itself."""
@@ -82,6 +91,10 @@ class Rules:
     """A warm process checks that the version it has read still exists. If warm processes check this, only cold
     processes need `known`.
     """
+    asks_by_one_list: bool = True
+    """This check is one LIST from the process's version on. Between a GET of this version and a GET of the next
+    version, another process could remove both.
+    """
     vacuum_fences: bool = True
     """Vacuum creates a version before it removes packs that no version names. After this version, no writer can commit
     these packs any more.
@@ -94,6 +107,8 @@ class Rules:
     """If `known` has another `n` for a version, the version was replaced. In this case, the version's writer removes no
     entries.
     """
+    stages_version: bool = True
+    """With leases, each version is staged under its `n` before it is created. So a replaced version can be restored."""
 
 
 class Version(NamedTuple):
@@ -222,15 +237,26 @@ def _agrees(known: tuple[str, int, str], snap: Snapshot) -> bool:
     return table == snap.table and (v < snap.v or (v == snap.v and n == snap.n))
 
 
+def _listed(v: int) -> Steps:
+    """Version `v`, whether there is a next version, and the time."""
+    log, now = yield Request("list", "log")
+    found = dict(log)
+    return found.get(v), v + 1 in found, now
+
+
 def warm(rules: Rules, snap: Snapshot) -> Steps:
     """An older snapshot with all later versions applied. If the log was replaced, it is opened again."""
+    more = False
     if rules.probes_own_version:
-        own, now = yield Request("get", ("log", snap.v))
+        if rules.asks_by_one_list:
+            own, more, now = yield from _listed(snap.v)
+        else:
+            own, now = yield Request("get", ("log", snap.v))
         if own is None or own.n != snap.n:
             return (yield from opened(rules))
         snap = snap._replace(read_at=now)
     found = yield from forward(rules, snap)
-    if found is None:
+    if found is None or (more and found == snap):
         found = yield from opened(rules)
     return found
 
@@ -289,13 +315,14 @@ def a_round(  # noqa: PLR0911
     kept: Snapshot | None = None,
     merging: bool = False,
     overrun: bool = False,
+    staged: bool = False,
     compaction: bool = False,
     asked: bool = False,
 ) -> Steps:
     """A run's round: `("committed", v)`, or the reason of its failure.
 
-    `overrun`: the run's lease ends before its write begins. `asked`: the run has just read that `kept` is the newest
-    snapshot.
+    `overrun`: the run's lease ends before its write begins. `staged`: the version is staged under its `n` first.
+    `asked`: the run has just read that `kept` is the newest snapshot.
     """
     snap: Any = kept
     if not asked:
@@ -315,12 +342,15 @@ def a_round(  # noqa: PLR0911
     pack, of = "", todo
     for attempt in range(3):
         number = f"{name}{attempt}" if rules.fresh_numbers else f"n{snap.v + 1}"
+        label = label if rules.keeps_label else snap.v + 1
         fresh = not pack or of != todo
         pack, of = (f"p{number}" if fresh else pack), todo
         body = _body(
             rules, number, pack, snap, todo, todo if rules.drops_states_too else todo + dropped, merges, label
         )
         puts = tuple(one for one in body.puts if fresh or one[0] != ("pack", pack))
+        if staged:
+            puts += ((("staged", number), body.version),)
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if rules.young and now - snap.read_at >= HALF:

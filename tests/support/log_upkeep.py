@@ -26,18 +26,25 @@ def checkpoint_and_cut(rules: Rules, *, kept: Snapshot | None = None) -> Steps:
     if isinstance(snap, Refused):
         return ("refused", snap.why)
     if rules.checkpoint_before_cut:
-        yield Request("create", ("checkpoint", snap.v), Checkpoint(snap.table, snap.n, snap.live))
+        made, _ = yield Request("create", ("checkpoint", snap.v), Checkpoint(snap.table, snap.n, snap.live))
+        if made is None and rules.checkpoint_acknowledged:
+            return ("unsure", snap.v)
         yield Request("raise" if rules.last_rises else "write", ("last",), snap.v)
     named_at, now = yield Request("get", ("last at",))
     if rules.cut_waits and rules.checkpoint_before_cut and (named_at is None or now - named_at < LONGEST):
         return ("waits", snap.v)
-    for v in range(1, snap.v + 1):
+    for number in range(1, snap.v):  # the version of the checkpoint stays
+        v = number if rules.cuts_oldest_first else snap.v - number
         found, now = yield Request("get", ("log", v))
         if found is None:
             continue
         if now - found.at < LONGEST:
-            break
-        yield Request("delete", ("log", v))
+            if rules.cuts_oldest_first:
+                break
+            continue
+        gone, now = yield Request("delete", ("log", v))
+        if not gone and rules.cut_acknowledged:
+            return ("unsure", v)
     if not rules.checkpoint_before_cut:
         yield Request("create", ("checkpoint", snap.v), Checkpoint(snap.table, snap.n, snap.live))
         yield Request("raise", ("last",), snap.v)
@@ -70,6 +77,25 @@ def vacuum(rules: Rules, name: str = "v") -> Steps:
     for number in range(len(doomed)):
         yield Request("delete", ("pack", doomed[number]))
     return ("vacuumed", doomed)
+
+
+def put_back(rules: Rules) -> Steps:
+    """Restores the versions that were replaced, and opens the table."""
+    (_, newest, number), _ = yield Request("get", ("known",))
+    log, _ = yield Request("list", "log")
+    right = {v: version.n for v, version in log}
+    for step in range(9):
+        v = newest - step
+        if v not in right:
+            break
+        found, _ = yield Request("get", ("log", v))
+        if found.n != number:
+            found, _ = yield Request("get", ("staged", number))
+            if found is None:
+                return Refused("the staged version is missing")
+            yield Request("write", ("log", v), found)
+        number = found.parent
+    return (yield from opened(rules))
 
 
 def engine(rules: Rules, *, deletes: bool) -> Steps:
