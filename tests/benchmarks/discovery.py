@@ -50,17 +50,17 @@ def _tick(config: S3Config, total: int, where: str = "") -> list[Figure]:
     assert total <= 100 or len(seen) == total
     keys, found = timed(partial(get_s3_keys, SMALL, prefix=prefix, s3_session=boto3_client(config)))
     assert len(found) == total
-    lists = f"{-(-total // 1000)} LIST"
+    lists = f"{-(-total // 1000)} LIST in sequence"
     return [
         Figure(
             what=f"10 changed among {total:,} objects: one poll{where}",
-            ours=f"{short(ours)}, {counted(requests)}",
+            ours=f"{short(ours)}, {counted(requests)} in sequence",
             instead=f"full LIST by obstore {short(listing)}, {lists}",
             ratio=times(listing, ours),
         ),
         Figure(
             what="the same",
-            ours=f"{short(ours)}, {counted(requests)}",
+            ours=f"{short(ours)}, {counted(requests)} in sequence",
             instead=f"`get_s3_keys` {short(keys)}, {lists}",
             ratio=times(keys, ours),
         ),

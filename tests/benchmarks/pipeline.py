@@ -7,12 +7,14 @@ manifest. The alternative has no slots, states or quarantine, so it writes far f
 warm-ups are ten slots for the platform, and ten objects for the other program.
 
 The proxy that adds latency is a separate process on the same cores. The proxy's CPU time counts as CPU time of the
-server.
+server. The sequential requests are counted by another proxy in a further run of each program, because counting takes
+time.
 """
 
 import asyncio
 import io
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,8 +36,9 @@ from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
 from tests.benchmarks.profiled import round_trips
-from tests.benchmarks.slow_proxy import FAR, slow_proxy
+from tests.benchmarks.slow_proxy import FAR, ROUND_TRIP_MS, slow_proxy
 from tests.benchmarks.ways import etags
+from tests.contracts.fault_proxy import FaultProxy, in_sequence
 from tests.support.sources import source_of, with_settings
 from tests.support.spark_options import named
 
@@ -61,6 +64,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         with slow_proxy(server.endpoint_url) as url:
             far = replace(config, endpoint_url=url)
             slow, phases = _compare(spark, far, count, "far", FAR)
+        ours = _in_sequence(config, lambda counted: _ingest(spark, _source(counted, "sequence")))
+        theirs = _in_sequence(config, partial(boto, spark))
+    slow = replace(slow, ours=f"{slow.ours}, {ours}", instead=f"{slow.instead}, {theirs}")
     return [near, slow, _profile(config, phases)]
 
 
@@ -71,9 +77,7 @@ def _compare(
     source = _source(config, name)
     warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
     spark_ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
-    ours, result = timed(
-        lambda: spark_ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
-    )
+    ours, result = timed(partial(_ingest, spark, source))
     assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
     phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())
     took, rows = timed(partial(boto, spark, config))
@@ -85,6 +89,18 @@ def _compare(
         ratio=times(took, ours),
     )
     return figure, result.seconds
+
+
+def _ingest(spark: SparkSession, source: Source) -> BatchResult:
+    return spark_ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
+
+
+def _in_sequence(config: S3Config, run: Callable[[S3Config], object]) -> str:
+    """The number of sequential requests of a run with latency."""
+    with FaultProxy(str(config.endpoint_url)) as proxy:
+        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)
+        run(replace(config, endpoint_url=proxy.url))
+        return f"{in_sequence(proxy.answered)} in sequence"
 
 
 def _profile(config: S3Config, phases: Mapping[str, float]) -> Figure:
