@@ -29,7 +29,7 @@ from s3notify_platform.channels.delivery.egress_settings import EgressSettings
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Push
 from s3notify_platform.channels.delivery.push import connect as connect_to
-from s3notify_platform.channels.delivery.shard import POLL_SECONDS, ShardDelivery, TopicEndpoint
+from s3notify_platform.channels.delivery.shard_delivery import POLL_SECONDS, ShardDelivery, TopicEndpoint
 from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.kernel.setting import About

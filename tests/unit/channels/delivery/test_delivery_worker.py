@@ -8,7 +8,7 @@ from s3notify_platform.channels.delivery.circuit import PROBE_CEILING_SECONDS
 from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Rejected
-from s3notify_platform.channels.delivery.shard import grouped
+from s3notify_platform.channels.delivery.shard_delivery import grouped
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore
