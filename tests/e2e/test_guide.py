@@ -101,12 +101,6 @@ def run(place: Place, each: Block, stack: ExitStack) -> None:
         file = place.folder / first.removeprefix("# ")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(each.body)
-    elif each.name == "attributes":
-        source = place.folder / "defs/orders/defs.yaml"
-        before = source.read_text()
-        source.write_text(before + each.body)
-        ok(place, f"python -W ignore -c '{LOAD}'")
-        source.write_text(before)
     elif each.language == "python":
         (place.folder / "block.py").write_text(each.body)
         ok(place, f"{sys.executable} block.py")
@@ -126,7 +120,7 @@ def test_a_page_runs(place: Place, page: str) -> None:
     """
     with ExitStack() as stack:
         for each in blocks((GUIDE / page).read_text()):
-            if each.name in ("", "attributes"):
+            if not each.name:
                 run(place, each, stack)
 
 

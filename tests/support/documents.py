@@ -28,12 +28,11 @@ GUIDE: Final = PROJECT.parent / "s3notify_platform" / "guide"
 NAMED: Final = frozenset(
     {
         *("demo command", "test command", "second environment", "in a Dagster project"),
-        *("publishing", "Spark", "protocols", "attributes", "test of assets", "transform of Debezium"),
-        "service",
+        *("publishing", "Spark", "protocols", "test of assets", "transform of Debezium", "service"),
+        *("inlet", "transform and slot asset", "Spark cluster", "DynamoDB"),
     }
 )
-"""The names of blocks. `.ci/run` runs `test command`. `tests/spark/test_environments.py` runs `second environment`.
-Several blocks have the name `attributes`: each of them is appended to the source's YAML."""
+"""The names of blocks. `.ci/run` runs `test command`. `tests/spark/test_environments.py` runs `second environment`."""
 
 _FENCE: Final = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
