@@ -78,8 +78,8 @@ def test_the_doctor_reports_native_commits_and_ignored_conditions(rgw, monkeypat
 
 @pytest.mark.parametrize("store_of", [S3ObjectStore, FastObjectStore])
 def test_one_commit_wins_and_the_others_get_a_conflict(rgw, store_of):
-    """RGW answers losing writers with 412 or 500. No losing writer may report that it has won, or that its outcome is
-    unknown.
+    """RGW answers losing writers with 412 or 500. If two writers won, the later commit would overwrite the earlier
+    commit. If a losing writer got an unknown outcome, its caller could not know whether to try again.
     """
     store = store_of(rgw.config(rgw.make_bucket()))
     for number in range(10):

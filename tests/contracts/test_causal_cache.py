@@ -14,9 +14,8 @@ KS = "ks/"
 
 @pytest.mark.parametrize("staleness_seconds", [3600, 0], ids=["not polled", "polled each time"])
 def test_evict_shows_writes_without_a_signal(ministack: S3Server, staleness_seconds: float) -> None:
-    """An overwrite, a deletion or a new object that was not signalled stays invisible after a poll.
-
-    A `get` after `evict` shows the change.
+    """A poll does not find a write without a signal. Without `evict`, a reader who knows of such a write would get
+    the former object from the cache as long as the entry is in use.
     """
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     counting = CountingStore(store)

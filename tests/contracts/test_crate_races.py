@@ -88,12 +88,16 @@ def winner_of(outcomes, said):
 
 
 def test_crate_has_the_dynamo_commit(both):
-    """The platform itself uses a later obstore, which no longer has this commit."""
+    """The platform itself uses a later obstore, which lacks this commit. With the later obstore, no test of this
+    module could check that the leases of the platform and of object_store exclude each other.
+    """
     assert both.crate.version == "0.8.2"
 
 
 def test_one_of_mixed_creators_wins_every_round(both):
-    """In each of 10 rounds with 32 concurrent creators, the object has the winner's body."""
+    """If a writer of the platform and a writer of the crate both reported success, the object of one writer would be
+    lost without an error.
+    """
     winners = []
     for number in range(ROUNDS):
         path = f"race/{number}"
@@ -106,9 +110,8 @@ def test_one_of_mixed_creators_wins_every_round(both):
 
 
 def test_one_of_mixed_updaters_wins_every_round(both):
-    """The writers expect the ETag of the last round.
-
-    Writers of both kinds use this ETag, including its quotes, as the sort key of the lease.
+    """Writers of both kinds use the expected ETag, with its quotes, as the sort key of the lease. With different
+    sort keys, the two kinds of writers would not exclude each other, and an update would overwrite another update.
     """
     path = "race/update"
     etag = both.commit.put_if_absent(path, b"start").etag
@@ -128,7 +131,9 @@ def test_one_of_mixed_updaters_wins_every_round(both):
 
 
 def test_one_of_mixed_copiers_wins_every_round(both):
-    """Each writer copies from its own source, if the target is absent."""
+    """Each writer copies from its own source, if the target is absent. If two copies succeeded, the later copy would
+    replace the earlier copy, although the earlier writer has reported success.
+    """
     for number in range(2 * WRITERS):
         both.store.put(f"source/{number}", b"%d" % number)
     for number in range(ROUNDS):
@@ -156,9 +161,8 @@ def test_platform_and_crate_spell_an_odd_path_alike(both, path):
 
 
 def test_crate_takes_over_a_done_lease_without_waiting(both):
-    """A done lease has the timeout 0.
-
-    After a delete, the crate creates the object without waiting; while the object exists, the crate loses.
+    """A done lease has the timeout 0. With the timeout of a new lease, the crate could create a deleted object again
+    only after a minute.
     """
     made = both.commit.put_if_absent("done", b"ours")
     task = {"do": "create", "path": "done", "body": "theirs"}
@@ -172,9 +176,9 @@ def test_crate_takes_over_a_done_lease_without_waiting(both):
 
 
 def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
-    """The done mark raises the generation of the lease after the crate has read the lease.
-
-    So the crate reads the lease again, and loses.
+    """The done mark raises the generation of the lease after the crate has read the lease. With the same generation,
+    the crate could still take the lease over, and overwrite an object whose write the platform has reported as
+    successful.
     """
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
@@ -193,7 +197,9 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
 
 
 def test_crate_waits_for_the_platforms_lease(both):
-    """If the holder has died, the crate takes over after 3 times the lease's timeout, with generation + 1."""
+    """The holder has died. If the crate did not wait for 3 times the lease's timeout, the crate could overwrite the
+    object of a holder that is only slow. If the crate never took over, the crate could not create the object.
+    """
     ours = CommitLease(
         path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us"
     )
@@ -206,9 +212,8 @@ def test_crate_waits_for_the_platforms_lease(both):
 
 
 def test_platform_waits_for_the_crates_lease(both, crate_folder):
-    """The crate never releases a lease.
-
-    After a plain delete, the platform takes over as soon as 3 times the lease's timeout have passed.
+    """The crate never releases a lease. Without a limit, the platform would wait for the lease for ever, and could
+    not create a deleted object again. If the platform did not wait, its write could overwrite a write of the crate.
     """
     timeout_ms = 400
     task = {"do": "create", "path": "gone/theirs", "body": "theirs"}

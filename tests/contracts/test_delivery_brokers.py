@@ -71,7 +71,9 @@ def delivering(queue: NotificationQueue) -> Iterator[list[str]]:
 
 
 def test_each_event_arrives_once(broker: Broker, queue: NotificationQueue) -> None:
-    """Each event is one message, in both formats, with the id of its entry."""
+    """Each event must be a single message, in each format. Otherwise a consumer would miss events, or would process
+    an event twice. If a message had another id than its entry, a consumer could not recognise a repeated delivery.
+    """
     for name in ("s3", "cloudevents"):
         create(queue, name, broker.make(name), format=name)
         keys = push(queue, name, 100)
@@ -90,7 +92,9 @@ def test_each_event_arrives_once(broker: Broker, queue: NotificationQueue) -> No
 
 
 def test_killed_broker_loses_no_event(broker: Broker, queue: NotificationQueue) -> None:
-    """The broker is killed three times. All acknowledged messages arrive, and no event becomes a dead letter."""
+    """If an entry left the queue before the broker has confirmed the message, a kill of the broker would lose the
+    event. If an outage used up attempts, events would become dead letters, although their endpoint is correct.
+    """
     create(queue, "kills", broker.make("kills"), timeout_seconds=5.0)
     broker.restart()
     keys = set()
@@ -137,9 +141,9 @@ def test_missing_topic_is_an_outage(broker: Broker) -> None:
 
 
 def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right logins and certificates work over TLS.
-
-    With wrong logins or certificates, nothing is sent, no attempt is counted, and no error contains a password.
+    """If the broker's certificate were not checked, another server could get the password and the events. If a wrong
+    login counted as an attempt, events would become dead letters. A password in an error would appear in the
+    worker's output.
     """
     broker.make("secured")
     right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"
@@ -168,7 +172,9 @@ def test_kafka_brokers_are_named_by_the_operator() -> None:
 
 
 def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
-    """If RabbitMQ has no queue for a message, only the level `routable` makes this an error."""
+    """Without an error at the level `routable`, an event for which RabbitMQ has no queue would be lost unnoticed.
+    With an error at another level, the endpoint would count as down, although its topic permits the loss.
+    """
     url, rabbit = broker.make("levels"), isinstance(broker, RabbitMQ)
     levels = ("none", "broker", "routable") if rabbit else ("none", "broker")
     for number, ack in enumerate(levels):

@@ -55,7 +55,9 @@ def delivering(queue, egress=LOOPBACK):
 
 @pytest.mark.thorough
 def test_slow_and_dead_endpoints_do_not_delay_others(queue):
-    """The good endpoint gets everything immediately; the slow endpoint gets it at its own speed."""
+    """Otherwise a single hanging endpoint would hold back the events of all other topics. Without a circuit, a dead
+    endpoint would get requests without a pause, and its events would become dead letters.
+    """
     with (
         Receiver().serving() as fast,
         Receiver(delay=0.5).serving() as slow,
@@ -86,8 +88,8 @@ def test_slow_and_dead_endpoints_do_not_delay_others(queue):
 
 
 def test_endpoint_that_returns_gets_everything_once(queue):
-    """The endpoint refuses connections for a while. When the endpoint accepts connections again, everything is
-    delivered soon.
+    """If probes of a refusing endpoint were rare, events would arrive long after the end of the outage. If refused
+    connections counted as attempts, events would become dead letters.
     """
     with Receiver().serving() as probe:
         port = probe.port
@@ -106,7 +108,9 @@ def test_endpoint_that_returns_gets_everything_once(queue):
 
 
 def test_clean_stop_ends_requests_in_flight(queue):
-    """The request to a hanging endpoint is aborted, and the next worker delivers the unfinished entries."""
+    """If the worker waited for a hanging endpoint, a clean stop could take a minute. If unfinished entries left the
+    queue, the next worker could not deliver their events.
+    """
     seen = threading.Event()
 
     def notice(connection):
@@ -126,7 +130,9 @@ def test_clean_stop_ends_requests_in_flight(queue):
 
 
 def test_refused_event_does_not_block_its_batch(queue):
-    """All other events are delivered once, whichever batch they are in."""
+    """If a refused batch were not split, a single bad event would delay all other events of its batch by a failed
+    attempt.
+    """
 
     def answer(keys):
         return 400 if "k0042" in keys else 200

@@ -82,7 +82,9 @@ def place(ministack, monkeypatch):
 
 @pytest.mark.thorough
 def test_delivery_continues_within_15_seconds_of_kill_9(place):
-    """Two workers share the shards. One worker is killed while it delivers, and no entry is lost."""
+    """Otherwise the events of the killed worker's shards would wait until somebody starts a worker again. If entries
+    left the queue before their delivery, the events that the killed worker was delivering would be lost.
+    """
     with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--secret-env", "S3NOTIFY_PUSH_KEY")
         with place.deliver() as first, place.deliver():
@@ -104,9 +106,8 @@ def test_delivery_continues_within_15_seconds_of_kill_9(place):
 
 @pytest.mark.thorough
 def test_delivery_continues_at_once_after_a_clean_stop(place):
-    """After a SIGTERM, the worker finishes its requests in flight.
-
-    No entry is delivered twice, and the other worker takes over.
+    """If a stopped worker kept its shards, each restart would delay events until the worker's leases expire. If
+    requests in flight were cut off, endpoints would get some events twice.
     """
     with Receiver().serving() as server:
         place.run("topics", "create", "t", "--url", server.url)
@@ -127,9 +128,8 @@ def test_delivery_continues_at_once_after_a_clean_stop(place):
 
 
 def test_topics_are_managed_by_command(place):
-    """The commands are create, list, update, stats, dead, redrive and delete.
-
-    Each command has output for people, and output for programs.
+    """If `create` changed an existing topic, or `update` lost settings that its arguments do not name, an operator
+    would change deliveries unknowingly. Without the exit code 1, a script would continue after a wrong argument.
     """
     assert "pulled" in place.run("topics", "create", "plain", "--prefix", "raw/")
     place.run("topics", "create", "plain", "--prefix", "raw/")
@@ -181,9 +181,8 @@ def test_topics_are_managed_by_command(place):
 
 
 def test_paused_topic_is_inspected_and_purged(place):
-    """The commands are pause, dump, show, purge and resume.
-
-    A worker that starts during the pause delivers only other topics.
+    """If a worker that starts during the pause delivered the topic, its endpoint would get events that an operator
+    holds back. If `purge` deleted waiting entries, or worked without a confirmation, a mistake would lose events.
     """
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200).serving() as server:
@@ -235,7 +234,9 @@ def test_paused_topic_is_inspected_and_purged(place):
 
 
 def test_dead_letters_are_shown_and_redriven(place):
-    """An endpoint refused events permanently. Then the endpoint was corrected."""
+    """Without the endpoint's answer in the list, an operator would not know what to correct. Without `redrive`,
+    events that a wrong endpoint has refused would never arrive.
+    """
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200, body=b"no such column").serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--max-attempts", "1")

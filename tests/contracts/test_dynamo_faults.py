@@ -56,9 +56,8 @@ def doubtful(write, proxy, fault="lose_response"):
 
 @pytest.mark.parametrize("fault", ["throttle", "transaction_conflict"])
 def test_request_that_was_not_applied_is_retried(table, proxy, fault):
-    """A retry is safe even if the request has a condition.
-
-    After a bounded number of retries, the store counts as unavailable.
+    """The server certainly did not apply the request, so a retry is safe even under a condition. Without retries,
+    each short overload of DynamoDB would fail a write. Without a bound, a long overload would never become an error.
     """
     proxy.faults.extend([fault] * 4)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Applied()
@@ -89,7 +88,9 @@ def test_refusal_returns_the_existing_record(records, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503", "throttle"])
 def test_reads_are_retried(table, proxy, fault):
-    """Four failures of any kind are retried. After a fifth failure, the error names the table and the endpoint."""
+    """Without retries, each lost answer would fail an operation of the caller. Without the table and the endpoint in
+    the error, an operator would not know which service to check.
+    """
     table.write("put_item", Item=KEY)
     for read in (
         lambda: table.get(KEY),
@@ -105,8 +106,9 @@ def test_reads_are_retried(table, proxy, fault):
 
 
 def test_refusal_returns_the_former_item(table):
-    """With ALL_OLD, a refused write returns the existing item. A refused transaction only says that a condition
-    failed.
+    """Without the item in the refusal (ALL_OLD), each conflict would cost another read. A cancelled transaction
+    returns no item. If such a transaction were not a refusal, a caller would report an invalid request instead of a
+    conflict.
     """
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)
@@ -116,7 +118,9 @@ def test_refusal_returns_the_former_item(table):
 
 
 def test_operator_errors_name_a_remedy(ministack):
-    """A missing table and an invalid request are errors that only an operator can correct."""
+    """If a missing table counted as an outage, callers would repeat the request without success. Without the table's
+    name and `s3notify init` in the error, an operator would not know what to create.
+    """
     table = DynamoTable(ministack.table_config("no-such-table"), clock=HurriedClock())
     for work in (lambda: table.get(KEY), lambda: table.write("put_item", Item=KEY)):
         with pytest.raises(UsageError, match=r"no-such-table.*s3notify init"):
@@ -126,9 +130,8 @@ def test_operator_errors_name_a_remedy(ministack):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
 def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
-    """The store sends the write only once.
-
-    The stored record shows which write was applied: the write of the caller, or of another writer.
+    """The store sends a write only once. If the caller sent the write again without a read, the caller would mistake
+    its own applied write for the write of another writer.
     """
     updates = Updates(records, HurriedClock())
     created = doubtful(lambda: updates.create("p", "a", b"1"), proxy, fault)
@@ -142,8 +145,8 @@ def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
 
 
 def test_write_in_doubt_never_overwrites_another(records, config, proxy):
-    """The write was not applied, and another writer was first. The other writer's record is returned, not
-    overwritten.
+    """The request of the write is lost, and another writer writes first. If the caller then replaced the other
+    writer's record, the other writer's change would be lost, although the other writer has reported success.
     """
     other = DynamoRecordStore(replace(config), clock=HurriedClock())
     first = records.create("p", "a", b"1").etag
@@ -175,8 +178,9 @@ def test_addition_in_doubt_is_counted_once(records, proxy):
 
 
 def test_outage_is_unavailable_or_unknown(records, proxy):
-    """If all requests were certainly refused, the store is "unavailable". If a request may have been applied, the
-    outcome is "unknown".
+    """If a request that may have been applied were reported as unavailable, the caller would believe that nothing
+    was written, and could count an addition twice. If a refused request were reported as unknown, the caller would
+    send a needless read.
     """
     proxy.faults.extend(["throttle"] * 5)
     with pytest.raises(UnavailableError):

@@ -74,7 +74,10 @@ def place(world):
 
 
 def test_sqs_inlet_runs_from_the_command_line(ministack):
-    """The command prints counts while it runs, and at its end; Ctrl-C ends the command cleanly."""
+    """Without the printed counts, an operator could not see whether the inlet works. If Ctrl-C ended the command
+    with an error, a supervisor would report a failure. Without `inlet poison`, nobody could inspect or remove an
+    invalid message.
+    """
     world = World(ministack)
     world.store.put("raw/a", b"1")
     world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")
@@ -98,7 +101,9 @@ def test_sqs_inlet_runs_from_the_command_line(ministack):
 
 
 def test_http_inlet_runs_from_the_command_line(ministack):
-    """The secret comes from an environment variable, and no line of the log has it."""
+    """If the log had the secret, every reader of the log could post false events. Without the metrics, monitoring
+    would not notice that no events arrive.
+    """
     world = World(ministack)
     (shown,) = free_ports(1, SYSTEM_CLOCK)
     command = Command(
@@ -179,7 +184,9 @@ def test_inlet_ignores_the_platforms_own_writes(ministack, tmp_path, place):
 
 
 def test_missing_secret_is_named(ministack):
-    """Without the secret, the command does not listen."""
+    """If the command listened without a secret, everybody could post false events. Without the variable's name in
+    the error, an operator would not know what to set.
+    """
     command = Command(World(ministack), "http", "--bucket", "b")
     _, err = command.process.communicate(timeout=30)
     assert command.process.returncode == 1
@@ -188,7 +195,9 @@ def test_missing_secret_is_named(ministack):
 
 @pytest.mark.parametrize("table", [False, True], ids=["bucket alone", "table"])
 def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
-    """The inlet writes entries, signals and poison, and aborts reservations."""
+    """Without a needed permission, an inlet on AWS could not queue events, move signals or keep poison. With an
+    unneeded permission, an intruder in the inlet could read or change other data of the platform.
+    """
     source, platform = ministack.make_bucket(), ministack.make_bucket()
     records = ministack.table_config() if table else None
     if records is not None:
@@ -228,7 +237,9 @@ def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
 
 
 def test_inlet_uses_the_number_of_slots_of_the_source(ministack):
-    """Events below the platform's own prefixes in the same bucket are ignored."""
+    """With another number of slots, the inlet would move the signals of wrong slots, and the source would not look
+    for the changed objects. If the inlet queued the platform's own writes, each entry would cause another entry.
+    """
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))
     queue.topics.create("all", TopicSettings(slots=7, shards=1))
@@ -250,7 +261,9 @@ def test_inlet_uses_the_number_of_slots_of_the_source(ministack):
 
 @pytest.mark.thorough
 def test_inlet_waits_during_an_outage(ministack):
-    """The inlet keeps its messages, loses none, and continues by itself after the outage."""
+    """If the inlet deleted its messages during an outage, changes would be lost. If the inlet ended with an error,
+    changes would wait until somebody starts the inlet again.
+    """
     world = World(ministack)
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(world.platform), endpoint_url=proxy.url)

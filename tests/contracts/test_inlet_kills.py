@@ -50,9 +50,8 @@ def check(world, etags):
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_sqs_inlet_killed_anywhere_loses_nothing(ministack, seed):
-    """The inlet is killed repeatedly: during an accept, and between accept and delete.
-
-    The last process ends normally.
+    """If the inlet deleted a message before the entry and the signal are stored, a kill after the deletion would
+    lose the change.
     """
     dice = random.Random(seed)
     world = World(ministack)
@@ -85,9 +84,8 @@ def post(address, bucket, key, etag):
 
 @pytest.mark.thorough
 def test_receiver_killed_anywhere_loses_nothing(ministack, tmp_path):
-    """Senders repeat an event until its answer is 200. All events that got this answer are in the queue.
-
-    A supervisor restarts the receiver.
+    """Senders repeat an event until its answer is 200. If the receiver answered 200 before the entry and the signal
+    are stored, a kill would lose the event, because no sender repeats an accepted event.
     """
     dice = random.Random("receiver")
     world = World(ministack)

@@ -75,9 +75,8 @@ def items(config):
 
 
 def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
-    """An ETag is stored with quotes. The value `*` is stored without quotes.
-
-    All attributes are strings or numbers, since object_store reads no other types.
+    """With an ETag without quotes, the platform and object_store would use different leases, and both could write at
+    the same time. With an attribute that is neither a string nor a number, object_store could not read the lease.
     """
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)
@@ -91,7 +90,9 @@ def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
 
 
 def test_conflicting_item_is_read_if_the_server_does_not_return_it(moto_config, monkeypatch):
-    """dynalite does not return the item, so one more request is needed."""
+    """dynalite does not return the item. Without another read, a writer would not know for which lease to wait, and
+    would give up after a few attempts.
+    """
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)
     writing = DynamoTable.write
@@ -105,7 +106,9 @@ def test_conflicting_item_is_read_if_the_server_does_not_return_it(moto_config, 
 
 
 def test_table_has_the_original_schema_and_a_ttl(moto_config):
-    """If the table is created a second time, it stays unchanged."""
+    """With other keys, object_store could not use the table. Without the TTL, finished leases would accumulate in
+    the table. If a second creation failed, an operator could not repeat `s3notify init`.
+    """
     client, _ = items(moto_config)
     table = client.describe_table(TableName="leases")["Table"]
     assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
@@ -119,7 +122,9 @@ def test_table_has_the_original_schema_and_a_ttl(moto_config):
 
 
 def test_wrong_table_is_refused_with_a_remedy(moto_config):
-    """In one case, the table is missing; in the other, it has items of another program."""
+    """Without `s3notify init` in the error, an operator would not know how to create a missing table. If an item of
+    another program counted as a lease, a writer would wait for a holder that does not exist.
+    """
     leases = DynamoLeases(DynamoConfig(table="none"))
     with pytest.raises(UsageError, match="s3notify init"):
         leases.put(LEASE, seen=None)
@@ -131,7 +136,9 @@ def test_wrong_table_is_refused_with_a_remedy(moto_config):
 
 @pytest.mark.server
 def test_lost_answer_is_resolved_by_a_read(ministack):
-    """A request that was certainly not applied is retried instead."""
+    """After a lost answer, the writer must find its own lease in the table. Otherwise the writer would wait for its
+    own lease as for the lease of another writer.
+    """
     config = ministack.table_config()
     create_lease_table(config)
     with FaultProxy(config.endpoint_url) as proxy:

@@ -76,7 +76,9 @@ def all_agree(log: FolderLog, *, but: str = "") -> None:
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None:
-    """Packs come and go, and the schema grows, before and after checkpoints. Older packs have fewer columns."""
+    """The log has removed packs, packs with fewer columns, and checkpoints. If an engine misread the log, its users
+    would miss rows, or would see removed rows.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     all_agree(log)
     first = log.add(rows(*range(7)), KINDS)
@@ -103,8 +105,8 @@ def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None
 
 
 def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
-    """Columns whose names need the mapping are added to a table that has packs. Polars reports that it cannot read
-    these columns.
+    """With a wrong mapping, an engine would show nulls in place of the columns' values, or would skip files with
+    matching rows. Polars does not know the mapping, so Polars must report an error instead of wrong values.
     """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(1, 2, slot=20), KINDS)
@@ -130,7 +132,9 @@ def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
 
 
 def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
-    """Columns of times without a zone need a table feature, even if the columns are added later."""
+    """Columns of times without a zone need a table feature. If the feature were missing after such a column was
+    added, an engine could refuse the whole table.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(id="long"))
     log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
     log.grow(spark_schema(id="long", local="timestamp_ntz"))
@@ -240,7 +244,9 @@ def edges(folder: Path, name: str, *, statistics: bool) -> FolderLog:
 
 @pytest.mark.parametrize("name", EDGES)
 def test_bounds_do_not_hide_rows(tmp_path: Path, name: str) -> None:
-    """Predicates at, above and below each value return all matching rows in every engine."""
+    """If a bound of a file were too narrow, an engine would skip the file, and a query would miss matching rows
+    without an error.
+    """
     log = edges(tmp_path, name, statistics=True)
     all_agree(log)
     for engine, read in at_once(log.uri):
@@ -251,7 +257,9 @@ def test_bounds_do_not_hide_rows(tmp_path: Path, name: str) -> None:
 
 
 def test_statistics_do_not_change_results_with_nan(tmp_path: Path) -> None:
-    """Engines differ about NaN, but each returns the same rows as without statistics."""
+    """Engines order NaN differently. If a column with NaN had bounds, an engine could skip a file whose NaN matches
+    the predicate, and a query would miss rows.
+    """
     values = [[math.nan], [1.0, math.nan], [1.0, 2.0], [3.0, None], [math.nan, -math.inf]]
     logs = []
     for statistics in (True, False):
@@ -269,7 +277,9 @@ def test_statistics_do_not_change_results_with_nan(tmp_path: Path) -> None:
 
 
 def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
-    """The test removes the other packs, so that no engine can read them."""
+    """The test removes the other packs. Without bounds of `_slot`, a query for a single slot would read every file
+    of the table.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(0, 3, slot=17), KINDS)
     others = [log.add(rows(0, 3, slot=slot), KINDS) for slot in (3, 400)]
@@ -309,9 +319,9 @@ def newest(log: FolderLog) -> LogVersion:
 
 
 def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
-    """The first commit is a compaction by delta-rs, which changes no row.
-
-    Then the table is read from a checkpoint of delta-rs alone: the files of the versions are removed.
+    """If the platform refused a compaction by delta-rs, which changes no row, all batches would fail until a
+    rollback. If the platform misread a checkpoint of delta-rs, the table would lose live files, or would count as
+    another table.
     """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     for n in range(5):
@@ -347,9 +357,9 @@ def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> None:
-    """The flag `dataChange` shows that a commit changes rows, even if the number of rows stays the same.
-
-    Among the operations of delta-rs, only OPTIMIZE declares that no row is changed.
+    """The flag `dataChange` shows an UPDATE even if the number of rows stays the same. Without the flag, the
+    platform would accept rows that do not come from the bucket's objects. If OPTIMIZE set the flag, the platform
+    would refuse a compaction that changes no row.
     """
 
     def fsck(table: deltalake.DeltaTable) -> None:
@@ -388,7 +398,9 @@ def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> 
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_checkpoints_of_delta_rs_and_of_the_platform_are_equal(tmp_path: Path, vectors: bool) -> None:
-    """Either kind of checkpoint keeps tags, statistics, vectors, the number of the manifest, and removed files."""
+    """If a checkpoint of delta-rs lost deletion vectors, withdrawn rows would appear again. If the checkpoint lost
+    the number of the manifest, the platform could not continue from the checkpoint.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))
     log.remove(gone)
@@ -410,7 +422,9 @@ def test_checkpoints_of_delta_rs_and_of_the_platform_are_equal(tmp_path: Path, v
 
 
 def test_forbidden_changes_of_delta_rs_are_named(tmp_path: Path) -> None:
-    """The error says which property of the table the engine has changed."""
+    """Without the property in the error, an operator would not know which change of the engine stops the batches. If
+    a property like `owner` were forbidden, a harmless change would stop all batches.
+    """
 
     def found(change: Any) -> list[str]:
         folder = tmp_path / str(len([*tmp_path.iterdir()]))

@@ -10,15 +10,17 @@ pytestmark = pytest.mark.server
 
 
 def test_runs_of_one_process_share_versions(ministack: S3Server) -> None:
-    """The first run commits alone. Runs that arrive during the first run's commit are committed together."""
+    """Runs that arrive during a commit are committed together. If each run wrote a version of its own, 200
+    concurrent runs would need 200 commits in sequence.
+    """
     found, _ = run_all(Place(ministack, slots=200))
     assert found.version <= 20
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(200, marks=pytest.mark.thorough)])
 def test_runs_with_separate_caches_all_commit(ministack: S3Server, runs: int) -> None:
-    """Each run commits in the end, within the time limit of a commit. The runs are threads that share no cache of the
-    log, as if each were a process.
+    """The runs are threads that share no cache of the log, as if each thread were a process. If a run lost every
+    race, the run would fail after the time limit of a commit, and the rows of its slot would be missing.
     """
     with processes() as begin:
         run_all(Place(ministack, slots=runs), begin)

@@ -95,10 +95,8 @@ class Site:
 
 @pytest.mark.thorough
 def test_objects_are_announced_if_their_writer_is_killed_between_any_two_requests(seaweed):
-    """A batch is written to two topics.
-
-    One writer after another is killed, and each of them can send one request more than the previous one. The last
-    writer is not killed.
+    """Each writer is killed one request later than the previous writer. If the reconciler did not resolve the
+    reservation of a killed writer, no consumer would see the written object.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):
@@ -135,8 +133,8 @@ def test_objects_are_announced_if_their_writer_is_killed_between_any_two_request
     ],
 )
 def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, requests, parts):
-    """The upload is announced only if it was completed. No parts are left in the bucket, whether the upload was
-    completed or not.
+    """If a completed upload were not announced, consumers would miss the object. If the parts of an unfinished
+    upload stayed in the bucket, the bucket's owner would pay for bytes that nobody can read.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
@@ -157,7 +155,9 @@ def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
 def test_objects_are_announced_if_their_writers_are_killed_at_any_moment(ministack, seed):
-    """Writers of parallel batches are killed after a random time."""
+    """Writers of parallel batches are killed after a random time. If a kill between two parallel requests left an
+    object without a reservation, no consumer would see the object.
+    """
     site = Site(ministack.config(ministack.make_bucket()))
     draw = random.Random(seed)
     for _ in range(4):

@@ -58,9 +58,8 @@ def new_queue(place):
 
 
 def test_quota_is_strict_among_writers(new_queue):
-    """Eight writers reserve and return quota concurrently.
-
-    Never more than the capacity is granted. In the end, the whole capacity can be granted.
+    """If concurrent writers got more quota than the capacity, the queue would grow beyond its bound. If returned
+    quota were lost, the topic would refuse writes, although the topic has room.
     """
     first = new_queue()
     first.topics.create("t", TopicSettings(capacity=CAPACITY, shards=2))
@@ -100,7 +99,9 @@ def test_quota_is_strict_among_writers(new_queue):
 
 
 def test_concurrent_writers_never_exceed_the_quota(new_queue):
-    """All writers start at the same time on a topic with a small quota. Exactly the quota is granted."""
+    """If two writers got the same part of the quota, the topic would hold more entries than its capacity. If a part
+    of the quota were given to no writer, writes would be refused, although the topic has room.
+    """
     new_queue().topics.create("t", TopicSettings(capacity=5, shards=1))
 
     def write(number):
@@ -112,7 +113,9 @@ def test_concurrent_writers_never_exceed_the_quota(new_queue):
 
 
 def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
-    """An entry is published in a batch, seen by the watcher, pulled and removed. A full topic refuses a publication."""
+    """If one step lost an entry, the consumer would miss a changed object. If a refused publication wrote its
+    object, the object would be in the bucket without an entry.
+    """
     config, table = place
     store = S3ObjectStore(config)
     queue = new_queue()
@@ -145,7 +148,9 @@ def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
 
 
 def test_reconciler_resolves_a_dead_writers_reservation(place, new_queue):
-    """The reconciler knows only the bucket: it checks the object by HEAD, and signals the object's slot."""
+    """Without the HEAD, a written object would never be announced, and the reservation of an unwritten object would
+    use up the topic's quota. Without the signal, the consumer would not look for the entry.
+    """
     config, _ = place
     store = S3ObjectStore(config)
     queue = new_queue(stale_seconds=0.2)

@@ -151,9 +151,8 @@ def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, ove
 @pytest.mark.skipif(PYSPARK not in DELTA_SPARK, reason=f"delta-spark has no build for PySpark {PYSPARK}")
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
 def test_delta_spark_counts_the_same_rows(ministack: S3Server, tmp_path: Path, overwrites: str) -> None:
-    """The engine reads a copy of the table, since PySpark alone cannot read a bucket.
-
-    The copy is made while the table is written.
+    """PySpark alone cannot read a bucket, so the engine reads a copy that is made while the table is written. If the
+    engine misread the log, users of Delta Lake for Spark would miss rows, or would count withdrawn rows.
     """
     place = Place(ministack, overwrites=overwrites)
     with written(place) as table:

@@ -82,7 +82,9 @@ class DynamoSuite(RecordStoreSuite):
     """Additional properties of DynamoDB."""
 
     def test_scopes_of_one_table_are_separate(self, records, config):
-        """Two sources use one table, and neither sees the other's records."""
+        """Two sources use one table. Without separate scopes, a source would read and change the records of the
+        other source.
+        """
         other = DynamoRecordStore(config, scope="other/")
         records.create("p", "a", b"1")
         assert other.read("p", "a") is None
@@ -92,7 +94,9 @@ class DynamoSuite(RecordStoreSuite):
         other.close()
 
     def test_limits_are_checked_before_anything_is_sent(self, records, config):
-        """The largest record fits; a larger one, a longer or empty name, and invalid UTF-8 are refused."""
+        """Without the check, DynamoDB would refuse the record by an error that does not name the record. If a limit
+        were too low, the store would refuse records that DynamoDB accepts.
+        """
         value = b"x" * (400 * 1024 - len("partitionkeyvalueversion") - 32 - len("plarge"))
         records.create("p", "large", value)
         assert records.read("p", "large").value == value
@@ -112,7 +116,9 @@ class DynamoSuite(RecordStoreSuite):
         nowhere.close()
 
     def test_scan_continues_over_pages(self, records):
-        """More than a megabyte needs several pages."""
+        """DynamoDB returns at most a megabyte for each request. If a scan ended after the first page, a consumer
+        would miss the other entries of its queue.
+        """
         for number in range(12):
             records.create("p", f"{number:02}", b"x" * 150_000)
         assert [record.key for record in records.scan("p")] == [f"{number:02}" for number in range(12)]

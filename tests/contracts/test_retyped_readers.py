@@ -90,7 +90,9 @@ After any other widening, only Polars cannot read old files.
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -> None:
-    """Not all engines can read files of the old type, so `schema set` writes the files again."""
+    """If `schema set` left the files of the old type in the table, Polars could not read most changed columns. For a
+    timestamp that became a string, engines would show other texts than the platform.
+    """
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -109,7 +111,9 @@ def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_read_a_version_that_changes_type_and_files(tmp_path: Path, name: str) -> None:
-    """The engines read the version before the change, and the new version with and without a checkpoint."""
+    """The new version has the new schema and replaces all files. If an engine combined the new schema with the
+    former files, its users would get errors or other values after `schema set`.
+    """
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -141,7 +145,9 @@ def run_batch(source: Source, kind: pa.DataType, number: int) -> None:
 
 @pytest.mark.server
 def test_readers_never_see_a_mixture(ministack: S3Server) -> None:
-    """While batches run, each read returns the rows of one committed version, with the same type in all rows."""
+    """A column gets another type while batches run. If a read mixed two versions, a user would get values of two
+    types in the column, or would miss committed rows.
+    """
     place = Place(ministack)
     source, store = place.source, S3ObjectStore(place.store.config)
     place.put("first", *range(50))

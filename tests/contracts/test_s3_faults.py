@@ -42,7 +42,9 @@ def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_request", "409", "500", "503"])
 def test_ambiguous_answer_is_unknown(store, proxy, fault):
-    """The request was not applied, but no answer says so."""
+    """No answer shows if the request was applied. If the store reported a conflict, the caller would believe that
+    another writer has won. If the store reported success, the caller would rely on a write that never happened.
+    """
     first = store.put("a", b"1").etag
     proxy.requests.clear()
     for write in (
@@ -59,9 +61,8 @@ def test_ambiguous_answer_is_unknown(store, proxy, fault):
 
 
 def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
-    """The copy is sent only once.
-
-    If the copy's source has changed, the answer to a retry says nothing about the first request.
+    """If the copy's source has changed, a retry is refused. After a refused retry, the caller would believe that
+    nothing was copied, although the first request was applied.
     """
     store.put("a", b"1")
     source = store.source("", "a")
@@ -95,9 +96,8 @@ def test_only_parts_of_an_upload_are_retried(store, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
 def test_upload_in_doubt_is_resolved_by_a_head(store, proxy, monkeypatch, fault):
-    """The object's metadata has the writer's id.
-
-    The upload is completed again only if the first completion was not applied.
+    """The object's metadata has the writer's id. Without the HEAD, the publisher would complete a finished upload a
+    second time, and would report a failure, although the object was written.
     """
     monkeypatch.setattr(uploads, "PART_BYTES", 4)
     publisher = Publisher(store, prefix="ks/", clock=HurriedClock(), parallelism=1)
@@ -109,14 +109,18 @@ def test_upload_in_doubt_is_resolved_by_a_head(store, proxy, monkeypatch, fault)
 
 
 def test_slow_down_is_retried(store, proxy):
-    """SlowDown means that the request was not applied, so a retry is safe, even with a condition."""
+    """SlowDown means that the request was not applied, so a retry is safe, even with a condition. Without a retry,
+    each short overload of the store would fail a write.
+    """
     proxy.faults.extend(["slow_down", "slow_down"])
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
     assert proxy.requests == ["PUT"] * 3
 
 
 def test_permanent_slow_down_is_unavailable(store, proxy):
-    """Retries are bounded, and nothing was applied."""
+    """Without a bound of the retries, a caller would wait for ever. If the outcome were unknown, the caller would
+    look for a write that certainly did not happen.
+    """
     proxy.faults.extend(["slow_down"] * 5)
     with pytest.raises(UnavailableError, match="SlowDown"):
         store.put("a", b"1", precondition=ABSENT)
@@ -126,7 +130,7 @@ def test_permanent_slow_down_is_unavailable(store, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "503", "slow_down"])
 def test_reads_and_plain_writes_are_retried(store, proxy, fault):
-    """Four failures of any kind are retried."""
+    """Without retries, each short fault of the store or of the network would become an error for the caller."""
     for work in (
         lambda: store.put("a", b"1"),
         lambda: store.get("a"),
@@ -141,22 +145,25 @@ def test_reads_and_plain_writes_are_retried(store, proxy, fault):
 
 
 def test_plain_write_without_an_answer_is_unknown(store, proxy):
-    """Five requests are sent, and it is unknown if one of them was applied."""
+    """Each of the five requests may have been applied. If the store reported an outage, the caller would believe
+    that nothing was written.
+    """
     proxy.faults.extend(["lose_request"] * 5)
     assert isinstance(store.put("a", b"1"), Unknown)
 
 
 def test_read_without_an_answer_is_unavailable(store, proxy):
-    """Retries are bounded, and the error names the endpoint."""
+    """Without a bound of the retries, a reader would wait for ever. Without the endpoint in the error, an operator
+    would not know which store to check.
+    """
     proxy.faults.extend(["500"] * 5)
     with pytest.raises(UnavailableError, match=proxy.url):
         store.get("a")
 
 
 def test_updates_resolve_a_lost_answer(store, proxy):
-    """The record store sends a write once, and returns an unknown outcome.
-
-    `Updates` then reads the record; a counter resolves the outcome itself.
+    """The record store sends a write only once. If `Updates` did not read the record, a caller would mistake its own
+    write for a conflict. If a counter did not resolve the outcome, a caller could count an addition twice.
     """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     updates = Updates(records, HurriedClock())
@@ -184,7 +191,9 @@ def test_updates_resolve_a_lost_answer(store, proxy):
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
 def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
-    """A missing bucket, refused credentials and an unreachable endpoint need an operator."""
+    """If a missing bucket counted as an outage, callers would repeat the request without success. Without the bucket
+    or the endpoint in the error, an operator would not know what to correct.
+    """
 
     def run(config: S3Config):
         store = S3ObjectStore(config, clock=HurriedClock(), attempts=2)
@@ -208,7 +217,9 @@ def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
 @pytest.mark.parametrize("wrong", [{"access_key_id": "nobody"}, {"secret_access_key": "s3cr3t-guess"}])
 def test_refused_credentials_name_endpoint_and_bucket(seaweed, work, wrong):
-    """The error does not contain the secret."""
+    """Without the endpoint in the error, an operator with several stores would not know which credentials to
+    correct. A secret in the error would be visible to all readers of the log.
+    """
     store = S3ObjectStore(replace(seaweed.config(seaweed.make_bucket()), **wrong), clock=HurriedClock())
     arguments = {"put": ("a", b"1"), "list": ("",)}.get(work, ("a",))
     with pytest.raises(UsageError, match=r"refused access.*check") as caught:
@@ -219,7 +230,9 @@ def test_refused_credentials_name_endpoint_and_bucket(seaweed, work, wrong):
 
 
 def test_condition_of_a_read_reaches_the_server(store):
-    """A pinned read after a change is a conflict, and does not return other bytes."""
+    """If the condition were lost, a batch would read the bytes of a newer object, and would store the rows under the
+    former ETag.
+    """
     first = store.put("a", b"1").etag
     assert isinstance(store.get("a", if_match=first), StoredObject)
     store.put("a", b"2")

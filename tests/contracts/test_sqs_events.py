@@ -144,9 +144,8 @@ class World:
 
 @pytest.mark.parametrize("by", ["sqs", "sns", "sns, raw", "eventbridge"])
 def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
-    """Every key arrives unchanged, with its version, also for deletions.
-
-    Test events, and events without a topic, are accepted.
+    """If the inlet decoded a key or an ETag wrongly, a batch would look for an object that does not exist, and would
+    miss the changed object. If a test event counted as invalid, an operator would find needless poison.
     """
     world = World(ministack, by)
     inlet = world.inlet()
@@ -167,7 +166,9 @@ def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
 
 
 def test_delete_marker_is_a_deletion(ministack):
-    """In a versioned bucket a delete leaves a marker."""
+    """In a versioned bucket, a delete leaves a marker. If the inlet ignored the event of the marker, consumers would
+    keep the deleted object.
+    """
     world = World(ministack, versioned=True)
     world.store.put("raw/a", b"1")
     world.store.put("raw/a", b"2")
@@ -194,7 +195,9 @@ def test_invalid_message_is_kept_with_its_reason(ministack):
 
 @pytest.mark.thorough
 def test_invalid_message_goes_to_the_queues_dead_letters(ministack):
-    """After the number of receives that the queue's policy sets, a message moves to the dead-letter queue."""
+    """If the inlet deleted an invalid message, an operator would not find the message in the dead-letter queue of
+    SQS. If the inlet also kept the message as poison, an operator would find the message in two places.
+    """
     world = World(ministack)
     dead = world.sqs.create_queue(QueueName=f"{world.bucket}-dead")["QueueUrl"]
     found = world.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
@@ -212,7 +215,9 @@ def test_invalid_message_goes_to_the_queues_dead_letters(ministack):
 
 @pytest.mark.thorough
 def test_two_inlets_queue_many_events(ministack):
-    """Each event is in the platform's queue, and no message is left in SQS."""
+    """If an inlet deleted a message before its event is queued, no inlet would receive the message again, and the
+    event would be lost. If a message stayed in SQS, SQS would deliver the message again and again.
+    """
     world = World(ministack)
     keys = [f"raw/{number}" for number in range(300)]
     inlets = [world.inlet(), world.inlet()]

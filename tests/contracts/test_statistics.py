@@ -248,7 +248,9 @@ def filled(*, vectors: bool) -> Lake:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors: bool) -> None:
-    """Objects are added, overwritten and deleted. Merges, a checkpoint, a rollback and an erasure follow."""
+    """If a batch, a merge, a checkpoint, a rollback or an erasure wrote wrong statistics, engines would skip files
+    with matching rows, and queries would miss rows. If the statistics were lost, queries would read needless files.
+    """
     lake = filled(vectors=vectors)
     edges = wheres_of(1007)
     answers_are_right(lake, tmp_path, edges)
@@ -282,7 +284,9 @@ def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors:
 
 @pytest.mark.parametrize("column", [*sorted(EDGES.keys() - NOT_BY.keys()), *NOT_BY])
 def test_engines_skip_files_by_values_of_columns_of_each_type(tmp_path: Path, column: str) -> None:
-    """Files are skipped if all their values are below the predicate's bounds, or above them."""
+    """Without usable bounds for a type, a query with a predicate on a column of the type would read every file of
+    the table.
+    """
     lake = filled(vectors=False)
     value = EDGES[column]
     wheres = [Where(column, "=", value), Where(column, ">=", value), Where(column, "<", value)]
@@ -295,8 +299,8 @@ def test_engines_skip_files_by_values_of_columns_of_each_type(tmp_path: Path, co
 
 
 def test_every_file_of_the_newest_version_has_statistics(tmp_path: Path) -> None:
-    """Each file has counts, numbers of nulls and bounds of the first columns. Fields of structs have their own
-    statistics.
+    """Without statistics, no engine could skip the file, so each query would read the file. Without statistics of
+    the fields inside structs, predicates on such fields would skip no file.
     """
     lake = filled(vectors=False)
     for number in range(12):

@@ -40,7 +40,9 @@ def newest(source: Source) -> Snapshot:
 def test_writer_and_viewer_roles_allow_exactly_what_is_needed(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writers commit, merge and remove files. A viewer does not need manifests, states or rejects."""
+    """Without a needed permission, a run, a sweep or a reader on AWS would fail. With an unneeded permission, a
+    viewer could read states and rejects, which are not part of the table.
+    """
     now_ms, month_ms = vacuuming.store_now_ms, 30 * 86_400_000
     monkeypatch.setattr(vacuuming, "store_now_ms", lambda *given: now_ms(*given) + month_ms)
     place = Place(ministack, overwrites="vectors")

@@ -31,9 +31,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7), ("deep/er/", 1)])
 def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The platform's watcher sees the crate's writes in the expected slots.
-
-    The platform's cache sees these writes, too.
+    """If the platform looked for the crate's signals in other slots, a source would miss objects that a program has
+    written by the crate. The platform's cache would return former objects.
     """
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
@@ -52,10 +51,9 @@ def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, pre
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
 def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The crate has cached all objects. The crate sees the overwrites and deletions of the platform's publisher.
-
-    The crate counts its cache entries with a delay of some seconds, and misses changes during this delay. So the test
-    repeats its changes.
+    """The crate counts its cache entries with a delay of some seconds, and misses changes during the delay. So the
+    test repeats its changes. If the crate did not see the platform's signals, programs that use the crate would read
+    overwritten or deleted objects.
     """
     config = ministack.config(ministack.make_bucket())
     publisher = Publisher(S3ObjectStore(config), prefix=prefix, slots=slots)
@@ -76,9 +74,8 @@ def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, pre
 def test_crate_and_cache_see_each_others_puts(
     ministack: S3Server, program: Path, prefix: str, slots: int
 ) -> None:
-    """The crate reads what the platform's cache has put, even over objects that the crate has cached.
-
-    The cache reads the crate's puts.
+    """If the cache moved other signals than the crate, a program on one side would still read the former object
+    after a put on the other side.
     """
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
@@ -105,7 +102,10 @@ def test_crate_and_cache_see_each_others_puts(
 
 
 def test_bucket_of_the_crate_becomes_a_table(ministack: S3Server, program: Path) -> None:
-    """The crate's objects may be anywhere in the bucket, next to its keyspace and the platform's own objects."""
+    """The crate's objects are next to its keyspace and the platform's own objects. If the source read signals or its
+    own files as data, a batch would fail, or would add false rows. If the source missed the crate's signals, rows
+    would be missing.
+    """
     place = Place(ministack, prefix="", keyspace_prefix="keyspace/")
     watcher = Watcher(place.store, prefix="keyspace/", slots=4)
     with running_peer(program, place.store.config, prefix="keyspace/", slots=4) as peer:

@@ -59,9 +59,8 @@ def item(table, key):
 
 
 def test_chain_is_stored_in_the_packages_item(chains, table):
-    """The package's item has only the XOR.
-
-    Names, payload, deadline, operation ids and tombstone are in another item.
+    """The package replaces its whole item with every stamp, so this item has only the XOR. Names, payload, deadline or
+    operation ids in this item would be lost at the package's next stamp.
     """
     opened = chains.open_batch("t", ["1", "2"], payload="p", deadline_seconds=9)
     assert opened == chains.state("t")
@@ -84,7 +83,9 @@ def test_chain_is_stored_in_the_packages_item(chains, table):
 
 
 def test_failed_chain_keeps_its_reason(chains, table):
-    """For the package, a failed chain does not exist."""
+    """When a chain fails, the package's item is deleted. Without the reason in the platform's item, a late stamper
+    could not say why the chain failed.
+    """
     chains.open_batch("t", ["1", "2"])
     assert chains.fail("t", "died").missing == ("1", "2")
     assert chains.stamp_children("t", ["1"]) == AlreadyFailed(reason="died")
@@ -93,9 +94,8 @@ def test_failed_chain_keeps_its_reason(chains, table):
 
 @pytest.mark.parametrize("how", ["by us", "by the package", "failed"])
 def test_tag_of_an_ended_chain_may_be_used_again(chains, table, config, how):
-    """The tag can be used again immediately if the caller sets `reuse`.
-
-    The package's item exists again, and has the XOR that `stamp` returns.
+    """If `reuse` had no effect, a job that always uses one tag would get `TagExists` until its last chain is purged.
+    Without the new XOR in the package's item, the package could not stamp the new chain.
     """
     one, other = new_stamp(), new_stamp()
     chains.create("t", one)
@@ -117,7 +117,9 @@ def test_tag_of_an_ended_chain_may_be_used_again(chains, table, config, how):
 
 
 def test_chains_are_listed_and_purged(table):
-    """Chains are listed by tag. The listing does not have the platform's own items."""
+    """If the listing had the platform's own items, each open chain would appear twice. Without the purge, the
+    tombstones of ended chains would fill a table that has no TTL.
+    """
     clock = HandClock()
     chains = SharedChains(table, clock=clock, tombstone_seconds=10)
     for n in range(30):
@@ -132,7 +134,9 @@ def test_chains_are_listed_and_purged(table):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("method", ["create", "replace", "remove"])
 def test_write_in_doubt_is_applied_once(table, fault, method):
-    """The chain behaves as it does on other stores."""
+    """If a stamp whose answer is lost were applied twice, the second XOR would revert the first. The chain would then
+    stay open, although all its work is done.
+    """
     faulty = FaultyStore(table, at(method, fault))
     chains = SharedChains(faulty, clock=HurriedClock())
     one, other = new_stamp(), new_stamp()
@@ -148,7 +152,9 @@ def test_write_in_doubt_is_applied_once(table, fault, method):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_stamp_repeated_after_a_crash_counts_once(table, fault):
-    """The operation id identifies the stamp, even if it was the chain's last stamp."""
+    """Without the operation id, a restarted worker would revert its own stamp, and the chain would stay open. If the
+    stamp was the chain's last stamp, the worker would get `AlreadyAcked`, and no worker would get `Acked`.
+    """
     one, other = new_stamp(), new_stamp()
     SharedChains(table).create("t", xor(one, other))
     for stamp, outcome in ((one, Stamped(missing=None)), (other, Acked())):
@@ -158,7 +164,9 @@ def test_stamp_repeated_after_a_crash_counts_once(table, fault):
 
 
 def test_concurrent_stamps_lose_nothing(chains, table):
-    """Many processes stamp, and exactly one gets `Acked`."""
+    """Otherwise one worker could overwrite the stamp of another worker, and the chain would stay open. If two workers
+    got `Acked`, the work that follows the chain would begin twice.
+    """
     chains.open_batch("t", map(str, range(24)))
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda n: SharedChains(table).stamp_children("t", [str(n)]), range(24)))
@@ -167,7 +175,7 @@ def test_concurrent_stamps_lose_nothing(chains, table):
 
 
 def test_version_covers_both_items(chains, table):
-    """If one of the two items has changed, the write is a conflict."""
+    """Otherwise a client with an old record could undo a stamp, or open a failed chain again."""
     chains.open_batch("t", ["1", "2"])
     before = table.read("ack", "t")
     chains.stamp_children("t", ["1"])
@@ -184,7 +192,9 @@ def test_version_covers_both_items(chains, table):
 
 
 def test_unsupported_records_are_refused(chains, table, config):
-    """The table cannot hold counters, other partitions, NUL in a tag, or items that are not a chain."""
+    """If a tag could contain NUL, two chains could share an item. The table stores tags without their partition, so
+    chains with one tag in two partitions would be the same chain.
+    """
     with pytest.raises(UsageError, match="NUL"):
         chains.open_batch("a" + SUFFIX, ["1"])
     with pytest.raises(UsageError, match="partition 'ack', not the chains of 'other'"):
@@ -203,7 +213,9 @@ def test_unsupported_records_are_refused(chains, table, config):
 
 @pytest.mark.npm
 def test_platform_finishes_a_chain_of_the_package(chains, peer):
-    """The platform may stamp the package's chain. Operation ids work from the platform's first stamp on."""
+    """The package has no operation ids, so the platform's first stamp must store them in an item of the platform.
+    Otherwise a repeated stamp of the platform would revert the first stamp, and the chain would stay open.
+    """
     stamps = [new_stamp() for _ in range(3)]
     peer.create("t", xor(*stamps))
     with pytest.raises(TagExists):
@@ -220,7 +232,9 @@ def test_platform_finishes_a_chain_of_the_package(chains, peer):
 
 @pytest.mark.npm
 def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
-    """The package overwrites its whole item, but the platform's data of the chain is kept."""
+    """The package overwrites its whole item with each stamp, and deletes the item at the chain's end. Without its own
+    item, the platform would lose the payload and the names of the children, and an acked chain would look unknown.
+    """
     chains.open_batch("t", ["1", "2", "3"], payload="p")
     seed = bytes.fromhex(json.loads(table.read("ack", "t").value)["seed"])
     with pytest.raises(PeerError) as error:
@@ -244,9 +258,8 @@ def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
 @pytest.mark.npm
 @pytest.mark.parametrize("begun_by", ["us", "peer"])
 def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
-    """The package and the platform stamp one chain at the same time.
-
-    Every stamp counts once, and exactly one gets `Acked`.
+    """Otherwise the package could overwrite a stamp of the platform, or the platform a stamp of the package, and the
+    chain would stay open. If two clients got `Acked`, the work that follows the chain would begin twice.
     """
     for tag in ("a", "b", "c"):
         stamps = [new_stamp() for _ in range(24)]
@@ -271,10 +284,9 @@ def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
 
 @pytest.mark.npm
 def test_chain_may_be_deleted_by_either_side(chains, table, peer):
-    """If the package deletes its item, the chain counts as finished, because the package also deletes the item of each
-    chain that it finishes.
-
-    If the platform deletes the chain, neither side finds the chain.
+    """The package also deletes its item when it finishes a chain. If a missing item did not count as the chain's end,
+    the platform would wait for the chain for ever. If the platform's delete left the package's item, the package would
+    still find the deleted chain.
     """
     chains.create("t", new_stamp())
     peer.delete("t")

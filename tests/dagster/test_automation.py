@@ -58,7 +58,9 @@ def test_slots_are_derived_in_one_run_after_a_run_of_the_source_alone(site: Site
 
 @pytest.mark.thorough
 def test_a_change_during_a_run_is_derived_after_the_run(site: Site) -> None:
-    """Nothing is evaluated while a run is in flight, and no update may be lost."""
+    """No condition is evaluated while a run is in flight. Otherwise updates during the run would be dropped, and the
+    slot asset would keep old rows.
+    """
     site.write(3)
     assert site.run([3], asset_selection=["orders"]).success
     (request,) = site.follow()

@@ -116,14 +116,18 @@ def test_a_slot_asset_that_cannot_work_does_not_delay_its_source(site_of: Callab
 
 
 def test_a_run_for_an_unknown_slot_is_refused(site: Site) -> None:
-    """A person may type a wrong slot into the launchpad."""
+    """A person may type a wrong slot into the launchpad. Without the message, this person would not learn which slots
+    the source has.
+    """
     result = site.run([3, 16])
     assert "unknown slot '16': slots are 0 to 15" in site.failure(result)
     assert "unknown slot '-1'" in site.failure(site.run([-1]))
 
 
 def test_a_run_without_slots_is_refused(site: Site) -> None:
-    """A person may launch the job without partitions or config."""
+    """Without the message, a person who launches the job without partitions or config would not learn how to choose
+    slots.
+    """
     assert "this run has no slots: choose partitions" in site.failure(site.run([]))
 
 

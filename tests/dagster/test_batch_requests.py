@@ -32,13 +32,11 @@ TOPICS, BEATS = "/queue/topics/", f"/{HEARTBEATS}/"
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """For a warm source, three steps may each send a limited number of requests: the tick that requests the run, the
-    run (with the object's GET), and the next tick.
+    """More requests would cost more for each changed object, and more sequential requests would delay the object's
+    rows.
 
-    The last tick also sends the HEAD of an idle poll, which is not in the budget of 22. The budget is exceeded by one
-    request: a run is a process of its own, so it reads the abilities of the store again. Heartbeats, and a tick's reads
-    of the topic, are not counted, because their number depends on the speed of the machine. Sequential requests are
-    counted, too; on a busy machine, some concurrent requests do not overlap, so only the smaller number counts.
+    Heartbeats and a tick's reads of the topic are not counted, because their number depends on the machine's speed. On
+    a busy machine, some concurrent requests do not overlap, so only the smaller number of sequential requests counts.
     """
     site = watched
     site.write(3)
@@ -94,7 +92,9 @@ def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) 
 
 
 def test_an_object_announced_by_a_publisher_is_read_without_a_head(watched: Site, proxy: FaultProxy) -> None:
-    """An entry with writer, ETag and size needs one GET for its object; any other entry also needs a HEAD."""
+    """An entry of a publisher has the object's writer, ETag and size. If a batch sent a HEAD for such an entry, each
+    published object would cost a second request.
+    """
     site = watched
     source, queue = site.io.source, site.io.clients.queue
     written = site.store.put(site.key(3), site.line(3))

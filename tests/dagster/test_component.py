@@ -135,8 +135,8 @@ class _OwnS3(S3Resource):
 
 
 def test_ticks_get_the_resources_that_a_resource_requires() -> None:
-    """A resource may require another resource that is configured at launch. The fields of the first resource do not
-    show this requirement.
+    """A resource may require another resource that is configured at launch, although no field of the first resource
+    shows this requirement. Without the other resource, each tick of the source's sensor would fail.
     """
     place = _Place.configure_at_launch()
     lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")
@@ -236,7 +236,9 @@ def test_leases_need_a_table() -> None:
 
 
 def test_sources_of_a_folder_are_loaded_side_by_side(folder: Path) -> None:
-    """All sources are in one code location, so no name of one source may clash with a name of another."""
+    """All sources are in one code location. If two sources had an asset, a job, a sensor or a resource with the same
+    name, Dagster could not load any source of the folder.
+    """
     defs = definitions.load(folder)
     keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert keys == {
@@ -348,7 +350,9 @@ def test_without_a_source_nothing_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["not there", "missing"])
 def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) -> None:
-    """The folder may be missing, or have a name that Python cannot import."""
+    """The folder may be missing, or have a name that Python cannot import. Without the message, a user would not learn
+    that `S3NOTIFY_DEFS` must name a folder with the name of a Python module.
+    """
     folder = tmp_path / name
     if name == "not there":
         folder.mkdir()
@@ -357,8 +361,8 @@ def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) 
 
 
 def test_all_fields_are_described() -> None:
-    """Each field also needs an example, unless its default or choices show an example. The rule also holds for the
-    fields of `services` and `access`.
+    """Without a description, a user who writes the YAML would have to guess the meaning of a field. If a field had
+    neither an example nor a default nor choices, the user would have to guess the form of the value.
     """
     model = S3NotifyComponent.get_model_cls()
     assert model is not None

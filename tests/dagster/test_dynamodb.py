@@ -127,7 +127,10 @@ def test_a_run_is_refused_where_commits_would_not_be_safe(
 
 
 def test_leases_enforce_the_conditions_of_publishers(site_with: Callable[..., Site]) -> None:
-    """On a store that has leases in place of conditions, only one writer may win, and only that writer may signal."""
+    """The store ignores conditions. Without leases, a second writer would replace or delete the first writer's object,
+    and no error would show the loss. If a refused writer signalled, the source would start a batch although nothing
+    changed.
+    """
     site = site_with("lease_table")
     source = site.io.source
     store = leased_store(source.input.bucket, source.commit.lease_table)

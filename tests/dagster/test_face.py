@@ -64,8 +64,8 @@ def test_a_source_is_three_assets_one_job_and_two_automations(
 
 
 def test_the_launchpad_of_the_job_has_one_field(site: Site) -> None:
-    """The editor in the UI first shows the fields that have a default value. So only the field `choose` may have a
-    default value.
+    """The editor in the UI first shows the fields that have a default value. If a field other than `choose` had a
+    default value, a person would first see fields that only sensors set.
     """
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_ingest"))
     schema = snap.config_schema_snapshot
@@ -95,8 +95,9 @@ def current(site: Site) -> set[str]:
 
 
 def test_each_batch_evaluates_the_checks(site: Site) -> None:
-    """The first batch compares everything, so it also evaluates completeness. Later batches repeat the last sweep's
-    result.
+    """Dagster ignores a check's result that is older than the asset's last materialization. If a batch left out a
+    check, the UI would show no current result for this check. Only the first batch and the sweeps compare everything,
+    so later batches repeat the last sweep's result of `complete`.
     """
     site.write(1, 2)
     site.settle()
@@ -418,7 +419,9 @@ def known_to_dagster(site: Site) -> list[str]:
 
 
 def test_the_error_names_no_key_if_a_transform_changes_keys(site_of: Callable[..., Site]) -> None:
-    """The log, the sensor's cursor and a tag of the run all contain the text of the error."""
+    """The log, the sensor's cursor and a tag of the run contain the text of the error. If the text named a key, `erase`
+    could not remove this key from Dagster.
+    """
     site = site_of(transform=f"{TRANSFORMS}.renaming", backoff_seconds=3600.0)
     site.settle()
     site.write(1)

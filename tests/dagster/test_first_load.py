@@ -43,8 +43,8 @@ def test_the_first_tick_says_how_to_have_warm_runs(
 def test_three_sources_are_loaded_by_three_runs(
     site_of: Callable[..., Site], ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
-    """All sensors tick until they request nothing more. The objects exist before the first tick. Unqueued writers have
-    signalled some of the objects.
+    """Unqueued writers have signalled some of the objects before the first tick. If these signals, a derived table or a
+    slot asset caused further runs, the first load would take longer, because each run starts Python and Spark.
     """
     bucket = ministack.make_bucket()
     sites = [

@@ -24,8 +24,8 @@ from tests.support.site import Site
 
 
 def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
-    """An entry only names the key, and the object's content is read from the bucket. So nothing may be lost or appear
-    twice.
+    """An entry only names the key, and the object is read from the bucket. If a batch relied on the operation of a late
+    entry, it would remove the rows of an object that still exists. If late entries stayed, they would fill the topic.
     """
     site.write(3, 5)
     site.settle()
@@ -50,8 +50,8 @@ def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_changes_of_an_unqueued_writer_are_found_by_listings(watched: Site, proxy: FaultProxy) -> None:
-    """In a batch, one LIST serves all slots of unqueued writers. As long as unqueued writers are active, every batch
-    lists the bucket.
+    """An unqueued writer adds no entry to the topic, so the table would miss its changes without a listing. If each
+    slot needed its own LIST, one batch would list the bucket several times.
     """
     site = watched
     site.write_unqueued(3, 4)
@@ -178,7 +178,9 @@ def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> N
 
 @pytest.mark.thorough
 def test_the_whole_source_is_listed_only_once(site_of: Callable[..., Site]) -> None:
-    """After the topic is created, entries suffice, even for a write that began before the creation."""
+    """The write of one object begins before the topic is created, and ends after the listing. Without an entry for this
+    write, only another listing of the whole source would find the object.
+    """
     site = site_of()
     site.write_silently(3)
     assert not site.io.clients.queue.topics.all()

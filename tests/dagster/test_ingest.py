@@ -125,7 +125,9 @@ def test_a_run_of_a_range_reports_only_committed_slots(site_of: Callable[..., Si
 
 @pytest.mark.thorough
 def test_a_run_for_a_single_partition_ingests_one_slot(site: Site) -> None:
-    """The UI starts a run for a single partition from the partition's page."""
+    """The UI starts a run for a single partition from the partition's page. If the run ignored the partition, it would
+    have no slots and fail, so a person could not read a slot again from this page.
+    """
     site.write(4, 5)
     assert site.run(partition_key="5").success
     assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}
@@ -237,7 +239,10 @@ def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch:
 
 
 def test_two_runs_on_a_slot_commit_each_row_once(site: Site) -> None:
-    """A run that a person started may work beside the sensor's run. No row may appear twice."""
+    """A person may start a run for a slot that the sensor has already requested. If the second run added the rows
+    again, sums over the table would be too high. If the second run failed, the sensor would retry a slot that is
+    committed.
+    """
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -249,7 +254,9 @@ def test_two_runs_on_a_slot_commit_each_row_once(site: Site) -> None:
 
 
 def test_the_assets_have_owners_kinds_group_and_description(site_of: Callable[..., Site]) -> None:
-    """Dagster's catalogue shows these attributes of an asset."""
+    """Dagster's catalogue shows these attributes. Otherwise a user of the catalogue would not know the owner and the
+    content of an asset, and could not find the assets of a group or a kind.
+    """
     site = site_of(
         slot_assets=[f"{TRANSFORMS}.paid_orders"],
         owners=["ann@example.com"],

@@ -207,7 +207,7 @@ def test_a_failed_slot_is_retried_alone_and_then_parked(
 
 @pytest.mark.thorough
 def test_a_failed_slot_waits_for_its_backoff(site_of: Callable[..., Site]) -> None:
-    """Until its backoff is over, no tick may request the slot."""
+    """Without the backoff, every tick would start another run for a slot that always fails."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     site.write(13)
@@ -311,9 +311,9 @@ def test_a_heartbeat_is_removed_when_its_run_ends(site: Site) -> None:
 
 
 def test_an_idle_tick_sends_one_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle tick costs 1 HEAD. If something changed, the tick also sends 1 LIST of the signals.
-
-    To request the batch, the tick then sends 1 GET of the table's record and 1 LIST of the table's newest versions.
+    """If an idle tick sent more than 1 HEAD, a source without changes would cost more with every tick. A tick that
+    requests a batch also sends 1 LIST of the signals, 1 GET of the table's record and 1 LIST of the table's newest
+    versions.
     """
     site.settle()
     counting = CountingStore(site.io.clients.store)

@@ -125,8 +125,9 @@ def test_a_failed_service_is_started_again_after_a_backoff(home: Home) -> None:
 
 
 def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
-    """As long as a run of the service exists, no other run may be requested. A person or the sensor may have started
-    the existing run.
+    """A run of a service never ends by itself. If a tick requested a second run, this run would take the place of a
+    batch in Dagster's run queue. If no run was requested after a person canceled the only run, the service would stay
+    down.
     """
     home.tick()
     run = home.started()

@@ -158,8 +158,8 @@ def server_elsewhere(port: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_only_the_code_server_decides_if_a_run_on_another_machine_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only an answer of the code server proves that the run is dead. A server that does not answer may be alive behind
-    a broken network.
+    """A server that does not answer may be alive behind a broken network. If silence counted as an answer, a living run
+    would be reported as failed, and its slots would be requested again.
     """
     hold = tmp_path / "hold"
     hold.touch()
@@ -184,8 +184,9 @@ def test_only_the_code_server_decides_if_a_run_on_another_machine_is_dead(
 
 
 def test_a_launch_that_reached_no_process_is_detected(code: Code) -> None:
-    """The launcher was killed before the server got the run. If the server is on another machine, nothing is known
-    about the run.
+    """The launcher may be killed before the server gets the run. If the launch still counted as starting, the slots of
+    the run would wait for `startup_seconds`, which is longer than `silence_seconds`. If a run on another machine
+    counted as gone, a living run could be reported as failed.
     """
     launched, its_process = code.launched()
     server = json.loads(launched.tags[GRPC_INFO_TAG])

@@ -105,7 +105,9 @@ def is_paused() -> bool | None:
 
 
 def test_the_switch_in_the_ui_and_the_commands_agree(interface: Interface) -> None:
-    """A person may switch the sensor off in one place, and on in the other."""
+    """A person may switch the sensor off in the UI, and on by a command. If the UI and the commands had separate
+    switches, a command could call a source paused while its sensor starts batches.
+    """
     assert (interface.state["status"], is_paused()) == ("RUNNING", None), "no daemon has seen the sensor yet"
     interface.stop()
     assert (interface.state["status"], is_paused()) == ("STOPPED", True)

@@ -93,7 +93,9 @@ def schema_of(kinds: Mapping[str, str]) -> str:
 
 
 def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
-    """See the module docstring."""
+    """Otherwise a query during an outage or a restart could see a row twice, a row that no object ever had, or two
+    types in one column. The module's docstring lists all faults and checks.
+    """
     dice = random.Random(SEED)
     schema = schema_of({name: kinds[0] for name, kinds in KINDS.items()})
     (tmp_path / "defs" / "orders").mkdir(parents=True)

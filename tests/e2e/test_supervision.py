@@ -120,7 +120,7 @@ def test_quarantine_show_does_not_crash_at_its_end(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a fix, `quarantine show` ended with exit code 134 in 2 of 34 calls, after its output (see
-    `cli.ending.leave`).
+    `cli.ending.leave`). A script that calls the command would then report a failure, although the output is complete.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

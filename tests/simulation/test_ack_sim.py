@@ -67,9 +67,9 @@ def shared(kind, time):
 @KINDS
 @simulated
 def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
-    """A sensor opens a batch. Four runs with overlapping slots crash and retry, and repeat stamps of each other.
-
-    The sensor never sees `acked` before every slot is finished, and always sees `acked` in the end.
+    """Four runs with overlapping slots crash and retry, and repeat stamps of each other. If the sensor saw `acked` too
+    early, it would count unfinished slots as committed. If the sensor never saw `acked`, finished slots would be
+    requested again.
     """
     slots = [str(slot) for slot in range(12)]
     shares = [slots[0:6], slots[4:9], slots[8:12], slots[0:12:5]]
@@ -116,11 +116,9 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
 @KINDS
 @simulated
 def test_chain_with_children_survives_crashes(seed, kind):
-    """Each of five stampers ends a parent, begins two children, and then ends the children. A stamper may crash
-    anywhere.
-
-    No watcher sees the chain done before every child is done, and a watcher sees the chain's end. At most one operation
-    gets `Acked`. Exactly one operation gets `Acked` if no process crashes.
+    """One stamp ends a parent and begins two children, and a stamper may crash anywhere. If the chain looked done
+    between the two steps, its user would continue before the children's work is done. If a crash lost a stamp, the
+    chain would stay open.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
@@ -180,7 +178,9 @@ def test_reader_finishes_the_stamps_of_dead_stampers(seed):
 @KINDS
 @simulated
 def test_exactly_one_stamper_gets_acked(seed, kind):
-    """No stamper crashes, but all other faults happen. Meanwhile readers ask for the state."""
+    """A reader may see the chain's end before any stamper does. If no stamper then got `Acked`, the work that follows
+    the chain would never begin. If two stampers got `Acked`, this work would begin twice.
+    """
     names = [str(n) for n in range(6)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -208,8 +208,8 @@ def test_exactly_one_stamper_gets_acked(seed, kind):
 
 @simulated
 def test_failed_chain_stays_failed(seed):
-    """A call of `fail` races with stampers. All of them see the same end, and no stamp is applied after `fail` has
-    returned.
+    """A call of `fail` races with stampers. If a stamp still counted after the call had returned, the caller would
+    repeat the work of a failed chain, while other processes see the chain as acked.
     """
     names = [str(n) for n in range(5)]
     store = MemoryRecordStore()
@@ -239,7 +239,9 @@ def test_failed_chain_stays_failed(seed):
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
 def test_stamps_of_two_runs_with_the_same_slots_do_not_cancel_each_other_out(seed, kind):
-    """Each run stamps all slots one by one, and then all slots together. Exactly one stamp gets `Acked`."""
+    """Each run stamps all slots one by one, and then all slots together. If a second stamp of a slot reverted the first
+    stamp, the batch would stay open, although all its slots are finished.
+    """
     names = [str(n) for n in range(4)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -267,11 +269,9 @@ def test_stamps_of_two_runs_with_the_same_slots_do_not_cancel_each_other_out(see
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
 def test_stamps_of_a_removed_chain_never_count_in_its_successor(seed, kind, how):
-    """The first chain is deleted, or it has ended and its tag is used again immediately.
-
-    Stamps of the first chain never count in the second chain, and after a purge nothing of the first chain is left.
-    Stampers of both chains come at any time, and dead stampers return. The process that purges works all the time, and
-    removes nothing of the second chain. Each late stamper gets an error that its chain no longer exists.
+    """The first chain is deleted, or it has ended and its tag is used again. If a late stamp of the first chain counted
+    in the second chain, the second chain would be acked before its work is done. If the purge removed a stamp of the
+    second chain, this chain would stay open.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()
@@ -339,7 +339,9 @@ def test_stamps_of_a_removed_chain_never_count_in_its_successor(seed, kind, how)
 
 @simulated
 def test_raw_stamps_with_operation_ids_survive_crashes(seed):
-    """Each of six children is stamped with its own operation id, by a process that may die and restart."""
+    """The process of each child may die and repeat its stamp. Without the operation id, a repeated stamp would revert
+    the first stamp, and the chain would stay open.
+    """
     store = MemoryRecordStore()
     stamps = [new_stamp() for _ in range(6)]
     AckChains(store).create("t", xor(*stamps))
@@ -361,7 +363,9 @@ def test_raw_stamps_with_operation_ids_survive_crashes(seed):
 
 @simulated
 def test_call_without_an_operation_id_is_one_stamp(seed):
-    """A lost answer or a late write never applies the stamp of one call twice."""
+    """Answers are lost, and writes are applied late. If a call applied its stamp twice, the second XOR would revert the
+    first, and the chain would stay open.
+    """
     store = MemoryRecordStore()
     stamps = [new_stamp() for _ in range(5)]
     AckChains(store).create("t", xor(*stamps))
@@ -384,8 +388,8 @@ def test_call_without_an_operation_id_is_one_stamp(seed):
 
 @simulated
 def test_chain_has_one_creator_and_one_end(seed):
-    """Openers race, and one of them wins. Then a stamper races with a call of `fail`, and both report the same end of
-    the chain.
+    """Openers race, and later a stamper races with a call of `fail`. If two openers won, the work of the batch would
+    begin twice. If the stamper and the caller of `fail` saw different ends, finished work could be reported as failed.
     """
     store = MemoryRecordStore()
     won = []
@@ -418,7 +422,9 @@ def test_chain_has_one_creator_and_one_end(seed):
 
 
 def test_original_protocol_fails_this_simulation():
-    """Without an operation id, as in the npm package, a repeated stamp reverts the first, so the chain stays open."""
+    """Without an operation id, as in the npm package, a repeated stamp reverts the first stamp, so the chain stays
+    open. If the chain were acked here, the tests of repeated stamps would pass even without operation ids.
+    """
     store = MemoryRecordStore()
     chains = AckChains(store)
     stamps = [new_stamp() for _ in range(2)]

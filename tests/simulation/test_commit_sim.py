@@ -80,7 +80,9 @@ def test_no_update_is_lost_or_applied_twice(seed):
 
 @simulated
 def test_one_copy_wins(seed):
-    """Four writers copy from their own sources to one target. The target gets the body of the winner's source."""
+    """Four writers copy from their own sources to one target. If two copies won, one of the writers would not notice
+    that the target has the body of another source.
+    """
     store = MemoryObjectStore()
     won, lost = [], []
 
@@ -112,7 +114,9 @@ def test_one_copy_wins(seed):
 
 @simulated
 def test_each_version_is_deleted_once(seed):
-    """Four writers create and delete one path. At most one delete of each version succeeds."""
+    """If two deletes of one version succeeded, one of these deletes would have removed nothing, or a newer object of
+    another writer.
+    """
     created, deleted = Counter(), Counter()
 
     class Noting(MemoryObjectStore):

@@ -71,8 +71,8 @@ def moody(seed, *, until):
 @KINDS
 @simulated
 def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
-    """Workers and writers crash anywhere, and the endpoint goes through all of its phases. All written objects are
-    delivered.
+    """Workers and writers crash anywhere, and the endpoint refuses events or sends no answer. If an entry were lost,
+    the endpoint would never learn of the object, and no dead letter would name the object.
     """
     world = World(kind=kind, settings=settings(), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
@@ -84,8 +84,8 @@ def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
 
 @simulated
 def test_events_are_delivered_once_if_no_answer_is_lost(seed):
-    """The store may refuse requests, but no answer is lost. So the endpoint accepts each entry once, although three
-    workers deliver.
+    """The store may refuse requests, but no answer of the store is lost. If two of the three workers delivered the same
+    entry, the endpoint would process an event twice.
     """
     world = World(kind="memory", settings=settings(shards=4, max_attempts=99), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
@@ -101,7 +101,9 @@ def test_events_are_delivered_once_if_no_answer_is_lost(seed):
 
 @simulated
 def test_refused_event_becomes_the_only_dead_letter(seed):
-    """The endpoint refuses every batch that contains a certain event. All other events are delivered."""
+    """The endpoint refuses every batch that contains a certain event. If such a batch failed as a whole, its other
+    events would become dead letters, too, and the endpoint would never get them.
+    """
     world = World(kind="memory", settings=settings(max_attempts=3), seed=seed)
     keys = [f"k{i}" for i in range(12)]
     poison = {"k3", "k7"}
@@ -121,8 +123,8 @@ def test_refused_event_becomes_the_only_dead_letter(seed):
 
 @simulated
 def test_sleeping_workers_deliver_everything_at_least_once(seed):
-    """Workers sleep past their leases while entries are in flight. Other workers may then deliver the same entries,
-    too.
+    """Workers sleep past their leases while entries are in flight. If the claims of a sleeping worker stayed, no other
+    worker could deliver the claimed entries, and the endpoint would not get these events.
     """
     world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]

@@ -151,8 +151,9 @@ class World:
 @awake_or_not
 @simulated
 def test_one_creator_wins(place, faults, seed):
-    """Four writers create one path, by a put or by a copy. Each writer copies from a source of its own. The writers
-    crash and retry.
+    """Four writers create one path, by a put or by a copy. If two writers got `Written`, one writer would not notice
+    that the other writer has replaced the object. If the lease of a dead writer never ended, nobody could create the
+    path.
     """
     world = World(place)
     copies = seed % 2 == 1
@@ -195,8 +196,8 @@ def test_one_creator_wins(place, faults, seed):
 @awake_or_not
 @simulated
 def test_no_update_is_lost_or_applied_twice(place, faults, seed):
-    """For each ETag, exactly one update wins. The counter's value is between the number of confirmed increments and the
-    number of possible increments.
+    """If two updates of one ETag won, an increment of the counter would be lost without an error. If a repeated write
+    replaced a newer version, the increments of other writers would be lost.
     """
     world = World(place)
     world.objects.store.put(PATH, b"0 start")
@@ -230,7 +231,8 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 @both_leases
 @simulated
 def test_path_is_created_and_deleted_repeatedly(place, seed):
-    """Four writers create and delete one path again and again. Every version is deleted once.
+    """If a delete removed a version other than the expected version, another writer's object would be lost without an
+    error.
 
     A body may be created twice, if another writer deletes the object before the call that wrote the body knows its
     outcome.
@@ -263,8 +265,8 @@ def test_path_is_created_and_deleted_repeatedly(place, seed):
 
 
 def test_faults_cause_every_expected_outcome():
-    """Among all seeds there are winners, losers, writers that took over a lease, and sleeping writers that later
-    replaced the winner's object.
+    """If no seed had a lease that is taken over, or a sleeping writer that replaces the winner's object, the
+    simulations of leases would pass without a test of these cases.
     """
     seen = {"committed": 0, "lost": 0, "unknown": 0, "replaced": 0, "taken over": 0}
     for seed in range(60):

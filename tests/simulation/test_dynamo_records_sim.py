@@ -20,7 +20,9 @@ def records_of(table, clock):
 
 @simulated
 def test_each_version_has_one_successor(seed):
-    """Four writers create, replace and remove one record. All their results fit into one order of the calls."""
+    """Four writers create, replace and remove one record. If two writes under one version succeeded, the first write
+    would be lost, although its caller got `Written`.
+    """
     table = TableInMemory("partition", "key")
     confirmed = []
     """The expected version and the new version of each confirmed call. The new version of a removal is None."""
@@ -64,7 +66,9 @@ def test_each_version_has_one_successor(seed):
 
 @simulated
 def test_counter_has_all_confirmed_additions(seed):
-    """The value has all confirmed additions, and some of the additions whose outcome is unknown."""
+    """A counter limits the number of entries in a topic. If an addition were lost, the topic could exceed its quota. If
+    an addition counted twice, the topic would refuse writes although it has space.
+    """
     table = TableInMemory("partition", "key")
     begun, totals, in_doubt = [], [], []
 
@@ -94,7 +98,9 @@ def test_counter_has_all_confirmed_additions(seed):
 
 @simulated
 def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed):
-    """A sensor opens a batch, and its runs overlap, crash, and restart, as in the tests of other stores."""
+    """A sensor opens a batch, and its runs overlap, crash and restart. If the sensor saw `acked` too early, it would
+    count unfinished slots as committed. If the sensor never saw `acked`, finished slots would be requested again.
+    """
     slots = [str(slot) for slot in range(8)]
     shares = [slots[0:4], slots[3:7], slots[5:8], slots[0:8:5]]
     finished, acked_by = set(), []
@@ -144,7 +150,9 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed):
 
 
 def test_seed_repeats_its_history():
-    """The seed determines tokens, faults and order."""
+    """The seed determines tokens, faults and order. Otherwise nobody could replay a failure with its seed. If the table
+    in memory accepted a condition that it cannot evaluate, simulations would pass without this condition.
+    """
 
     def run(seed):
         def actor(store, clock):

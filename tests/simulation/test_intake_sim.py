@@ -159,7 +159,9 @@ def reported():
 @pytest.mark.parametrize("capacity", [100, 4], ids=["roomy", "tight"])
 @simulated
 def test_every_reported_event_reaches_every_consumer(seed, capacity):
-    """Two inlets crash anywhere, and clocks differ. There are two topics, of which one may have a small quota."""
+    """An inlet deletes a message from SQS after its events are queued, and two inlets crash anywhere. If an entry or
+    its signal were then missing in a topic, the topic's consumer would never see the event.
+    """
     topics = {
         "all": TopicSettings(capacity=100, shards=2),
         "raw": TopicSettings(capacity=capacity, shards=1, bucket="b", prefix="raw/"),
@@ -187,8 +189,8 @@ def test_every_reported_event_reaches_every_consumer(seed, capacity):
 
 @simulated
 def test_no_event_is_queued_twice_without_crashes(seed):
-    """There is one inlet, whose memory holds all events. The store may refuse requests (throttling), but each answer
-    tells if the request was applied.
+    """SQS delivers some events twice, and the store refuses requests. If the inlet did not remember what it has queued,
+    a second entry of an event would take space in the topic.
     """
     topics = {"all": TopicSettings(capacity=100, shards=2)}
     world = World(reported(), topics)

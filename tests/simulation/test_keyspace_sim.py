@@ -94,10 +94,9 @@ def consumer(saved):
 
 @simulated
 def test_every_published_change_reaches_every_consumer(seed):
-    """Three writers and two consumers crash, and their requests have faults. In the end the consumers' views equal the
-    bucket.
-
-    A poll lists the keyspace only if the root has changed.
+    """Writers and consumers crash, and a poll lists the keyspace only if the root has changed. If the root moved before
+    the signal of a slot, a consumer could remember the new root without the change. The consumer's view would then stay
+    old.
     """
     store = MemoryObjectStore()
     log = [0, 0, 0]
@@ -231,7 +230,9 @@ def test_background_refresh_reads_effects():
 
 @simulated
 def test_one_of_many_conditional_publishers_wins(seed):
-    """At most one put-if-absent through the publisher returns `Written`, and the object has the body of that put."""
+    """If two calls of `put_if_absent` returned `Written`, the earlier writer would not notice that another writer has
+    replaced the object.
+    """
     store = MemoryObjectStore()
     outcomes = {}
 

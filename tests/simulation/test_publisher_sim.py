@@ -323,7 +323,10 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 @KINDS
 @simulated
 def test_every_change_reaches_every_topic(kind, seed):
-    """Writers, consumers and reconcilers die between any two steps, and no write is repeated."""
+    """Writers, consumers and reconcilers die between any two steps. If nobody announced the change of a dead writer,
+    consumers would never learn of the change, because no write is repeated. If a dead writer's reservation stayed, it
+    would take quota for ever.
+    """
     world = World(kind=kind)
     world.run(seed, CRASHES)
     world.check()
@@ -332,8 +335,9 @@ def test_every_change_reaches_every_topic(kind, seed):
 @KINDS
 @simulated
 def test_every_change_reaches_every_topic_by_the_root_alone(kind, seed):
-    """Writers move only the root, so consumers find slots by the names of segments. Some slots get a signal only from
-    the reconciler.
+    """Writers move only the root, so consumers find slots by the names of segments. If the reconciler did not signal
+    the slot of a dead writer's change, a consumer would not read the entry of this change until another writer moves
+    the root.
     """
     world = World(kind=kind, root=True)
     world.run(seed, CRASHES)
@@ -342,7 +346,9 @@ def test_every_change_reaches_every_topic_by_the_root_alone(kind, seed):
 
 @simulated
 def test_root_signals_alone_are_enough(seed):
-    """Without faults, and without repeated signals, each change is found by a later root signal."""
+    """No request has a fault, and the reconciler repeats no signal. If a poll after a root signal missed an entry, the
+    consumer would get the change only when the reconciler signals the slot.
+    """
     world = World(kind="memory", root=True, doubts=False)
     world.run(seed, {})
     assert [meta.key for meta in list_all(world.objects, KS)] == [f"{KS}_"]
@@ -351,7 +357,9 @@ def test_root_signals_alone_are_enough(seed):
 
 @simulated
 def test_first_topic_gets_all_changes_by_the_root_alone(seed):
-    """Writers that began before the topic existed signal their slots, too. No actor dies."""
+    """The topic's consumer lists the bucket only at the topic's creation, and queued writers move only the root. If a
+    write that began earlier were neither announced nor signalled, the consumer would never see the object.
+    """
     world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
     world.run(seed, SLEEPY)
     world.check()
@@ -366,7 +374,9 @@ def small_parts(monkeypatch):
 @pytest.mark.parametrize("faults", [CRASHES, SLEEPY], ids=["crashes", "sleepy"])
 @simulated
 def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
-    """Objects of many parts are announced only if their upload was completed. Other uploads are aborted."""
+    """Parts of an unfinished upload are invisible, but take space. Without the reconciler's abort, the parts of a dead
+    writer would stay in the bucket, and their storage would cost money.
+    """
     world = World(
         kind="memory", large=True, announces=faults is SLEEPY, pace=5.0 if faults is SLEEPY else 1.0
     )
@@ -376,7 +386,9 @@ def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
 
 @simulated
 def test_sleeping_writer_announces_its_changes(seed):
-    """Writers pause longer than every timeout, at any call. No actor dies; each writer announces its own changes."""
+    """Writers pause longer than every timeout, so the reconciler may resolve a reservation before its write happens. If
+    a writer did not announce its change again after the pause, consumers would never learn of the object.
+    """
     world = World(kind="memory", announces=True, pace=5.0)
     world.run(seed, SLEEPY)
     world.check()
@@ -384,7 +396,9 @@ def test_sleeping_writer_announces_its_changes(seed):
 
 @simulated
 def test_first_topic_gets_changes_that_its_listing_missed(seed):
-    """Writers that began before the topic existed announce their changes to the topic. No actor dies."""
+    """The topic's consumer lists the bucket only at the topic's creation. If a writer that began earlier did not
+    announce its change to the new topic, the consumer would never see an object that was written after the listing.
+    """
     world = World(kind="memory", announces=True, pace=5.0, others=False)
     world.run(seed, SLEEPY)
     world.check()
@@ -392,8 +406,8 @@ def test_first_topic_gets_changes_that_its_listing_missed(seed):
 
 @simulated
 def test_outcome_of_a_write_in_doubt_is_never_guessed(seed):
-    """About one answer in eight is lost, and one write in eight is applied late. So writers often read before their
-    write is applied.
+    """Writers often read an object before their write is applied, because answers are lost and writes are late. If a
+    writer treated such a write as refused, the object would appear later without an entry, and consumers would miss it.
     """
     world = World(kind="memory")
     world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)
@@ -402,7 +416,9 @@ def test_outcome_of_a_write_in_doubt_is_never_guessed(seed):
 
 @simulated
 def test_refused_write_was_not_applied(seed):
-    """While a consumer is away, writers are refused, and retry until it is back."""
+    """While a consumer is away, its topic is full. If a refused write were applied nevertheless, the bucket would have
+    an object that its writer believes to be absent, and that no entry announces.
+    """
     world = World(kind="memory")
     view = world.consumer("raw")
 

@@ -25,7 +25,9 @@ def holding(monkeypatch):
 @KINDS
 @simulated
 def test_every_write_is_announced(kind, seed):
-    """Writers, owners and reconcilers crash anywhere. In the end every written object is delivered."""
+    """Writers, owners and reconcilers crash anywhere. If a crash between two steps lost an entry, the endpoint would
+    never learn of the object, because no write is repeated.
+    """
     world = World(kind=kind, settings=TopicSettings(capacity=4, shards=2), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
     actors += [world.deliverer(), world.deliverer(), world.reconciler()]
@@ -35,7 +37,9 @@ def test_every_write_is_announced(kind, seed):
 
 @simulated
 def test_pulled_entries_stay_until_they_are_removed(seed):
-    """With two consumers of overlapping slots and a crashing writer, every change is seen, and no entry stays."""
+    """Consumers and writers crash. If an entry disappeared before its consumer removed it, a restarted consumer would
+    miss the change. If an entry stayed after its removal, it would take quota for ever.
+    """
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=3), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
     actors += [world.puller(range(1000)), world.puller(range(200, 900)), world.reconciler()]
@@ -46,7 +50,9 @@ def test_pulled_entries_stay_until_they_are_removed(seed):
 @KINDS
 @simulated
 def test_entries_are_delivered_once_if_no_answer_is_lost(kind, seed):
-    """With refusals, failing endpoints and three busy workers, each entry is delivered once."""
+    """The store refuses requests, the endpoint fails, and three workers are busy. If two workers delivered the same
+    entry, or a worker repeated a successful delivery, the endpoint would process an event twice.
+    """
     world = World(kind=kind, settings=TopicSettings(capacity=8, shards=4), seed=seed)
     keys = [f"k{n}" for n in range(8)]
     refused = {}
@@ -69,8 +75,8 @@ def test_entries_are_delivered_once_if_no_answer_is_lost(kind, seed):
 
 @simulated
 def test_owner_removes_nothing_after_its_successor_has_begun(seed):
-    """Owners sleep past their leases at any call, and their clocks run at different rates. Each owner stops its
-    removals in time.
+    """Owners sleep past their leases at any call, and their clocks run at different rates. If a former owner still
+    removed an entry, the successor could not store the result of its own delivery of this entry.
     """
     world = World(kind="memory", settings=TopicSettings(capacity=12, shards=2), seed=seed, watch_fences=True)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
@@ -84,7 +90,10 @@ def test_owner_removes_nothing_after_its_successor_has_begun(seed):
 @KINDS
 @simulated
 def test_quota_holds_with_sleeping_writers(kind, seed):
-    """Four writers of a tiny topic sleep, crash and lose answers, while entries are counted again repeatedly."""
+    """Entries are counted again while writers sleep, crash and lose answers. If a recount freed the room of a sleeping
+    writer, the topic would exceed its capacity. If the room of a dead writer stayed in use, the topic would refuse
+    writes for ever.
+    """
     world = World(kind=kind, settings=TopicSettings(capacity=2, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(3)]) for n in range(4)]
     actors += [world.puller(range(1000)), world.reconciler(), world.reconciler()]
@@ -101,7 +110,10 @@ def test_quota_holds_with_sleeping_writers(kind, seed):
 @KINDS
 @simulated
 def test_quota_holds_with_writers_that_reserve_too_much(holding, kind, crashes, seed):
-    """The writers reserve more quota than they need, and are killed, or sleep, before they use it."""
+    """Writers hold spare room, and are killed, or sleep, before they use it. If a writer used its spare room after a
+    recount, the topic would exceed its capacity. If the spare room of a dead writer stayed in use, other writers would
+    be refused for ever.
+    """
     world = World(kind=kind, settings=TopicSettings(capacity=8, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(9)], together=1) for n in range(3)]
     actors += [world.puller(range(1000)), world.reconciler(), world.reconciler()]
@@ -116,7 +128,9 @@ def test_quota_holds_with_writers_that_reserve_too_much(holding, kind, crashes, 
 
 @simulated
 def test_sleeping_writer_announces_its_changes_again(seed):
-    """Writers pause, but no actor dies. No change is lost, no matter how the reconciler treated a reservation."""
+    """Writers pause, so the reconciler may remove the reservation of a write that happens later. If the writer did not
+    announce the change again, consumers would never learn of the object.
+    """
     world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
     actors += [world.puller(range(1000)), world.reconciler()]
@@ -128,7 +142,9 @@ def test_sleeping_writer_announces_its_changes_again(seed):
 @simulated
 @pytest.mark.parametrize("how", ["deleted and created", "renewed"])
 def test_recreated_topic_delivers_later_writes(how, seed):
-    """The new topic delivers every write after its creation, even if the write's reservation is older."""
+    """A write may have a reservation from the time before the topic was created again. If the writer did not notice
+    that this reservation is lost, the new topic's consumer would never learn of the object.
+    """
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []
 
@@ -157,7 +173,9 @@ def test_recreated_topic_delivers_later_writes(how, seed):
 
 @simulated
 def test_permanently_refused_entry_becomes_a_dead_letter(seed):
-    """Each refused entry becomes one dead letter, and is delivered after a redrive."""
+    """Without dead letters, workers would try a refused entry for ever, and the entry would take quota. Without a
+    redrive, an operator could not deliver the event after the endpoint was repaired.
+    """
     settings = TopicSettings(capacity=24, shards=2, max_attempts=2)
     world = World(kind="memory", settings=settings, seed=seed)
     keys = [f"k{i}" for i in range(6)]

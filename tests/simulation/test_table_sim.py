@@ -168,7 +168,9 @@ def test_crashes_leave_a_usable_table(seed):
 
 @simulated
 def test_reported_commits_by_leases_exist_once(seed):
-    """The store ignores conditions, so writers commit by leases."""
+    """The store ignores conditions, so writers commit by leases. If two writers wrote the same version of the log, the
+    table would lose the rows of a commit that was reported to its writer.
+    """
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported = Reported()
@@ -217,7 +219,9 @@ def overruns(seed):
 
 @simulated
 def test_versions_replaced_after_an_expired_lease_are_restored(seed):
-    """No commit that was reported is lost, and the table is readable."""
+    """A writer that sleeps past its lease may replace a committed version. Without the restoration, the table would
+    lose a reported commit, and readers would refuse the log.
+    """
     overruns(seed)
 
 

@@ -145,7 +145,9 @@ BIG_HISTORIES = {
 @pytest.mark.thorough
 @both
 def test_parts_of_different_object_versions_are_never_mixed(changing_of: Callable[..., Changing]) -> None:
-    """A big object changes between the reads of its parts. No part may be committed without the other parts."""
+    """A big object changes between the reads of its parts. If the parts of two versions were committed together, the
+    table would show a content that the object never had.
+    """
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
 
 

@@ -151,8 +151,8 @@ def test_query_rescues_values_that_do_not_fit(bare_lake: Callable[..., Lake]) ->
 def test_record_with_a_field_unknown_to_inference_is_a_reject(
     bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who declares a schema decides to ignore other fields. With an inferred schema, nobody has decided to
-    ignore a field.
+    """An inferred schema comes from a sample of the objects. If a query ignored other fields, their values would be
+    lost silently. A user who declares a schema decides to ignore other fields.
     """
     from s3notify_platform.spark.datasource import query as datasource
 
@@ -191,7 +191,9 @@ def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]
 
 
 def test_safe_names_need_an_existing_table(bare_lake: Callable[..., Lake]) -> None:
-    """A declared schema has the objects' column names. The table's names are known only after its first commit."""
+    """The table's safe names are known only after its first commit. With the declared names, a stream that starts
+    earlier could have columns that the table lacks.
+    """
     lake = bare_lake(schema="`order id` bigint")
     source = S3NotifyDataSource(options_of(lake.source, read="table"))  # type: ignore[arg-type]
     assert "`order id` bigint" in str(source.schema())
@@ -200,7 +202,9 @@ def test_safe_names_need_an_existing_table(bare_lake: Callable[..., Lake]) -> No
 
 
 def test_columns_with_reserved_names_are_refused(bare_lake: Callable[..., Lake]) -> None:
-    """A column of the data cannot have the name of one of the data source's columns."""
+    """Ingest uses the column `_staged` itself. If a query accepted a data column with this name, only a later ingest
+    would refuse the column.
+    """
     with pytest.raises(UsageError, match="_staged"):
         rows_of(bare_lake(), StructType([StructField("_staged", LongType())]))
 
@@ -229,8 +233,9 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
-    """Errors that occur only in Spark are not shown by the tests without a JVM. Cases: declared and inferred schemas,
-    several filters over one DataFrame, chosen slots, an error.
+    """Most tests of the format run without a JVM. Without a query in Spark, users would be the first to find errors
+    that occur only in Spark. For example, Spark may apply the filters of one query to the next query over the same
+    DataFrame.
     """
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")

@@ -35,10 +35,9 @@ def of_data(answered: list[Answered], method: str, path: str = "/data/") -> list
 
 
 def test_slot_asset_writes_little_more_than_its_changed_slots(lake: Lake) -> None:
-    """An update of one slot may rewrite at most 16 MB of other slots. An update of many slots may write no
-    more bytes for other slots than for its own slots.
-
-    No slot needs a separate request.
+    """Otherwise an update of one slot could rewrite the whole slot asset, and an update of many slots could send a
+    request for each slot. An update of one slot may rewrite at most 16 MB of other slots, and an update of many slots
+    at most as much as it writes for its own slots.
     """
     table, derived = lake.source.table(), lake.source.table(ASSET)
     size = sum(pack.size for pack in table.newest().packs.values())

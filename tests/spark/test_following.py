@@ -89,7 +89,9 @@ def window(lake: Lake) -> Newest:
 
 
 def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
-    """Many objects share keys. Then some of these objects are overwritten and deleted."""
+    """Otherwise a key would keep the row of a deleted object, or would disappear although another object still has a
+    row of the key. Many objects share keys, and then the objects with the newest rows are deleted.
+    """
     lake = newest_lake
     lake.put_many(
         {
@@ -116,8 +118,8 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
 
 
 def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """The rows are in the format of AWS DMS. Each row has a letter for its operation. The row of a deletion has
-    the former values.
+    """Otherwise a row that the database has deleted would stay in the table, or a row that was inserted again would be
+    missing. The rows are in the format of AWS DMS, with a letter for each operation.
     """
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",
@@ -192,8 +194,8 @@ def _parquet(rows: str) -> bytes:
 def test_newest_rows_of_dms_files_equal_the_database(
     lake_of: Callable[..., Lake], files: dict[str, bytes], settings: dict[str, str]
 ) -> None:
-    """AWS DMS writes the operation in the first column. Files of the full load lack this column, unless DMS is
-    configured to write it.
+    """Otherwise a row that the database has deleted would stay in the table. AWS DMS writes the operation in the first
+    column. Files of the full load lack this column, unless DMS is configured to write it.
     """
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",

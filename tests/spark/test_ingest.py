@@ -316,7 +316,9 @@ def test_source_may_be_in_another_bucket_than_its_table(spark: SparkSession, min
 
 
 def test_ingest_works_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
-    """SeaweedFS is the platform's default server."""
+    """Otherwise users of SeaweedFS, the platform's default server, would keep rows of deleted or overwritten objects,
+    or would miss objects with special characters in their keys.
+    """
     lake = Lake.of(spark, seaweed.config(seaweed.make_bucket()))
     for number in range(8):
         lake.put(f"{number} +%🙂.jsonl", [{"id": number}])

@@ -59,10 +59,8 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
 
 @pytest.mark.thorough
 def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chain begins at a cut between two keys, and servers order keys differently. No object, change or deletion at
-    a cut may be missed or doubled.
-
-    The test also compares the plan that the driver makes without Spark jobs, as for a small bucket.
+    """Otherwise a change at the cut between two chains would be missed, or an object would be read twice. Servers order
+    keys differently. The driver's plan without Spark jobs, as for a small bucket, is compared, too.
     """
     alone = planned(large)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
@@ -91,7 +89,9 @@ def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch:
 def test_cuts_at_deleted_keys_give_a_complete_plan(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cuts are chosen from committed keys. All objects with these keys may have been deleted since."""
+    """Cuts are chosen from committed keys, and all objects with these keys may have been deleted since. If a deleted
+    key were a cut, no chain would end there, and several chains would list the same objects.
+    """
     monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
     lake = lake_of(format="text")
@@ -121,7 +121,9 @@ def forget(lake: Lake) -> str:
 
 @pytest.mark.parametrize("folder", ["", "_delta_log/"])
 def test_lost_table_is_refused(lake: Lake, folder: str) -> None:
-    """If the log or the whole table is lost, no object may be ingested again until a person accepts the loss."""
+    """Otherwise a run would silently begin a new table. The user would not notice that the history and the rows of
+    deleted objects are lost, and would not restore the table while this is still possible.
+    """
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     empty_table(lake, folder)

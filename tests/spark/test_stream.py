@@ -203,7 +203,9 @@ def test_repeated_micro_batch_has_the_same_rows(place: Place) -> None:
 @pytest.mark.parametrize("read", ["table", "changes"])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 8))])
 def test_stream_killed_anywhere_returns_every_row_once(place: Place, seed: int, read: str) -> None:
-    """Changes and batches are random, and kills come between any two steps. In the end the sink equals the table."""
+    """Otherwise the sink of a restarted query would lack rows, or would have rows twice. Changes and batches are
+    random, and kills come between any two steps.
+    """
     random, numbers = Random(seed), count()
     query = query_of(place, max_objects=random.choice([1, 3, 100]), read=read)
 

@@ -145,8 +145,8 @@ def test_tables_of_options_are_those_of_the_code() -> None:
 
 
 def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a topic, `s3notify guide` lists the topics, each with a sentence. For a topic, the command prints the
-    page. For an unknown topic, the command prints the existing topics.
+    """Otherwise a user who has only the installed package could not find or read a page of the guide. After a mistyped
+    topic, the user must see the existing topics.
     """
     monkeypatch.chdir(tmp_path)
     listed = CliRunner().invoke(main, ["guide"]).output
@@ -161,7 +161,9 @@ def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.server
 def test_protocols_work_alone(place: Place) -> None:
-    """The guide's block runs ack chains, chains in the npm package's table, and the causal cache."""
+    """Otherwise a user who copies the guide's block would get an error instead of acknowledgements or a cached object.
+    The block runs ack chains, chains in the npm package's table, and the causal cache.
+    """
     place.client("dynamodb").create_table(
         TableName="acks",
         KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
@@ -179,7 +181,9 @@ def test_protocols_work_alone(place: Place) -> None:
 
 @pytest.mark.server
 def test_publishing(place: Place) -> None:
-    """After the guide's block has run, all objects are written, and the signals of their slots have moved."""
+    """Otherwise a user who copies the guide's block would lose objects, or would write objects that runs do not notice,
+    because the signals of their slots have not moved.
+    """
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

@@ -51,7 +51,9 @@ def test_file_names_differ_from_folder_names() -> None:
 
 
 def test_each_package_has_its_unit_tests() -> None:
-    """A package is a folder with modules besides `__init__`."""
+    """Otherwise a package could be added without tests, and nobody would notice its faults before users do. A package
+    is a folder with modules besides `__init__`.
+    """
     packages = {
         str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path.stem not in PARALLEL
     }
@@ -84,7 +86,8 @@ def test_each_folder_has_a_description() -> None:
 
 
 def test_at_most_twelve_classes_describe_a_change() -> None:
-    """A class that describes a change is in `engine/values`, and no other class has its name. The state of a run is not
+    """Otherwise a maintainer who follows a change through the engine would have to know many classes, or could confuse
+    two classes with the same name. A class that describes a change is in `engine/values`. The state of a run is not
     such a class.
     """
     shapes = [

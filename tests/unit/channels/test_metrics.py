@@ -88,7 +88,9 @@ def test_dead_letters_are_counted_by_their_keys() -> None:
 
 
 def test_metrics_and_status_show_the_same_numbers_of_a_topic() -> None:
-    """`status` shows the numbers of `stats`. Metrics never scan a topic of more than `SCANNED_MAX` entries."""
+    """Otherwise an operator would see one depth in an alert and another depth in `status`, which shows the numbers of
+    `stats`. Topics of more than `SCANNED_MAX` entries are an exception, because metrics never scan them.
+    """
     queue = queue_of_one(MemoryRecordStore(), HandClock())
     shown = queue.stats("orders")
     facts = queue_facts(queue, queue.topics.get("orders"))

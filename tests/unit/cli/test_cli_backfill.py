@@ -38,7 +38,9 @@ def backfill(ministack, monkeypatch):
 
 
 def test_a_dry_run_writes_nothing_and_a_backfill_gives_new_rows(backfill):
-    """A backfill commits a version and moves a signal; the next run reads the objects again."""
+    """Without a new version and a moved signal, no batch would read the objects again, and the old rows would stay. If
+    a dry run wrote a version, the objects would be read again before the user has decided.
+    """
     before = backfill.writer.snapshot.version
     result = backfill("--all", "--dry-run")
     assert result.output == "2 objects with 3 rows, in 1 slots, would be read again\n"

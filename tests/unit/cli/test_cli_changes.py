@@ -50,7 +50,9 @@ def test_changes_before_the_kept_versions_are_refused(place: Place, run: Run) ->
 
 
 def test_changes_of_backfilled_and_erased_objects(place: Place, run: Run) -> None:
-    """A backfill replaces the rows of all objects. Only the hash of an erased object's key is shown."""
+    """If the changes lacked the deletions of a backfill, a consumer would have each row twice. If the changes showed
+    the key of an erased object instead of the key's hash, readers would still see the key after `erase`.
+    """
     assert run("backfill", "orders", "--all").exit_code == 0
     place.run("third")
     rows = [("raw/a", 10), ("raw/a", 11), ("raw/b", 2)]

@@ -34,7 +34,9 @@ def doctor(monkeypatch):
 
 @pytest.mark.server
 def test_a_good_store_is_accepted(doctor, ministack):
-    """The output names the commit mode, and the abilities that the store lacks."""
+    """Otherwise a user would search for a fault in a store that the platform can use. The output names the commit mode,
+    and the abilities that the store lacks.
+    """
     bucket = ministack.make_bucket()
     result = doctor(
         "--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--platform-prefix", "scratch/"
@@ -106,7 +108,9 @@ def weak(ministack):
 
 @pytest.mark.server
 def test_a_store_without_conditions_needs_tables(doctor, ministack, weak):
-    """The output names the missing tables. With these tables, the store is accepted."""
+    """Otherwise `doctor` would accept a store on which concurrent commits overwrite each other. The output names the
+    missing tables. With these tables, the store is accepted.
+    """
     result = doctor(*weak)
     assert result.exit_code == 1
     assert "name a DynamoDB lease_table (for slot commits) and a records_table" in result.output
@@ -167,7 +171,9 @@ def test_the_main_help_lists_doctor():
 
 @pytest.mark.server
 def test_a_topic_of_another_deployment_is_refused(doctor, ministack):
-    """The output names the setting that gives the source its own topic."""
+    """Otherwise two deployments would read one topic, and each change would reach only one of their tables. The output
+    names the setting that gives the source its own topic.
+    """
     bucket = ministack.make_bucket()
     queue = NotificationQueue(queue_records(ministack.config(bucket)))
     queue.topics.create("orders", TopicSettings(slots=40), tables=("prod",))
@@ -181,7 +187,7 @@ def test_a_topic_of_another_deployment_is_refused(doctor, ministack):
 
 
 def test_missing_credentials_give_one_line_of_output(doctor, monkeypatch, tmp_path):
-    """The line says how to give credentials; there is no traceback."""
+    """Otherwise the user would see a traceback, without advice on how to give credentials."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -198,8 +204,8 @@ def test_missing_credentials_give_one_line_of_output(doctor, monkeypatch, tmp_pa
 @pytest.mark.server
 @pytest.mark.parametrize("refused", [False, True])
 def test_versions_that_do_not_fit_each_other_are_reported(doctor, ministack, monkeypatch, refused):
-    """The output has the command to type. The exit code is 1 if the package's Dagster part does not load with the
-    installed versions.
+    """Otherwise a user would not know which command installs versions that fit. If the package's Dagster part does not
+    load, exit code 0 would let a script start a deployment that cannot run.
     """
     found = Versions(
         problem="dagster 1.14.0 is installed. Type: pip install dagster==1.13.27", refused=refused
@@ -214,8 +220,8 @@ BUCKET = "toys-of-the-doctor"
 
 
 def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
-    """The doctor gets its store from `open_store`. So the doctor also examines a kind of store that consists only of a
-    file and an entry in `KINDS`.
+    """If `doctor` did not get its store from `open_store`, a new kind of store would need changes in `doctor`, too.
+    Such a kind consists only of a file and an entry in `KINDS`.
     """
     monkeypatch.setitem(KINDS, "toy", TOY)
     monkeypatch.chdir(tmp_path)
@@ -326,7 +332,9 @@ def test_doctor_names_topics_that_no_source_of_the_project_reads(project: Projec
 
 @pytest.mark.server
 def test_doctor_names_the_settings_in_which_the_topic_differs(project: Project) -> None:
-    """A topic keeps its settings when the YAML changes. Changes that the topic excludes wait for the sweep."""
+    """Otherwise a user would not know why the rows of some objects come late. A topic keeps its settings when the YAML
+    changes, and changes that the topic excludes wait for the sweep.
+    """
     topics = NotificationQueue(queue_records(project.server.config(project.bucket))).topics
     topics.create("orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/eu/", slots=4))
     (note,) = json.loads(project.run("doctor", "orders", "--json").stdout)["notes"]

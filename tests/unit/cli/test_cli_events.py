@@ -60,7 +60,9 @@ def test_the_plan_fits_a_terminal_of_80_columns(
 
 @pytest.mark.server
 def test_one_command_brings_new_objects_into_the_table(project: Project) -> None:
-    """The command adds the inlet to the YAML. A repetition changes nothing, and --remove deletes everything."""
+    """Without the queue, the notification of the bucket, or the inlet in the YAML, new objects would wait for a sweep.
+    If `--remove` left one of these parts, the bucket would go on sending events that nobody receives.
+    """
     before = project.file.read_text()
     ran = project.init(answer="y\n")
     assert ran.exit_code == 0, ran.output
@@ -110,7 +112,9 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
 @pytest.mark.server
 @pytest.mark.parametrize("by", ["sns", "eventbridge"])
 def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
-    """A later command finds out whether SNS or EventBridge was chosen, and refuses another choice."""
+    """If a later command did not find the way that was chosen, events could come by two ways, and the inlet would get
+    each event twice. For this reason, another choice is refused.
+    """
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
     with project.inlet():
@@ -161,8 +165,8 @@ def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project
 
 @pytest.mark.server
 def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users run `doctor` before the inlet's first start. If the bucket sends no events, `doctor` names the command that
-    sets up events.
+    """Otherwise users, who run `doctor` before the inlet's first start, would search for a fault in a correct setup. If
+    the bucket sends no events, `doctor` names the command that sets up events.
     """
     answer = project.run("doctor", "orders")
     assert "events: not set up; `s3notify init orders --events`" in answer.output
@@ -265,8 +269,8 @@ def test_doctor_says_that_it_could_not_read_the_setup(project: Project) -> None:
 
 @pytest.mark.server
 def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
-    """The YAML's line with a queue is removed only after this queue is deleted. A line that names another user's queue
-    stays.
+    """Otherwise the YAML would still name the deleted queue, and the inlet would poll a queue that does not exist. If a
+    line with another user's queue were removed, the source would receive no more events.
     """
     before = project.file.read_text()
     project.init("--yes")
@@ -313,7 +317,10 @@ def test_an_overlapping_notification_is_named_before_any_queue_is_made(project: 
 
 @pytest.mark.server
 def test_templates_are_only_printed(project: Project) -> None:
-    """CloudFormation cannot change an existing bucket. A message names the command that changes the bucket."""
+    """If the command also made the queue, the user's Terraform or CloudFormation would not manage this queue.
+    CloudFormation cannot change an existing bucket. Without the message about the next command, the bucket would send
+    no events.
+    """
     found = json.loads(project.init("--print", "terraform").stdout)
     (notification,) = found["resource"]["aws_s3_bucket_notification"].values()
     assert notification["bucket"] == project.bucket

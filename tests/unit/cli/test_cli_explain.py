@@ -55,7 +55,9 @@ def commit(source, store, key, etag):
 
 @pytest.mark.server
 def test_the_exit_code_is_0_after_the_commit(ask):
-    """Scripts that wait for an object rely on the exit code. The first line of the text is the verdict."""
+    """Otherwise a script that waits for an object would continue before the table has the object's rows, or would wait
+    for ever. The first line of the text is the verdict.
+    """
     result = ask()
     assert result.exit_code == 1
     assert result.stdout.startswith("waiting in the queue for ")
@@ -79,8 +81,8 @@ def test_json_has_verdict_and_facts(ask):
 
 @pytest.mark.server
 def test_an_unknown_key_is_no_success(ask):
-    """For an unknown key, the command prints an answer. For a key of another source, the command prints an error. The
-    exit code is 1 for both keys.
+    """Otherwise a script that waits for an object would accept a mistyped key, or a key of another source, as
+    committed.
     """
     result = ask("raw/nobody")
     assert result.exit_code == 1
@@ -92,7 +94,9 @@ def test_an_unknown_key_is_no_success(ask):
 
 @pytest.mark.server
 def test_an_object_that_the_source_skips_is_settled(ask):
-    """The exit code is 0 if the table has no rows of the object."""
+    """Otherwise a script that waits for a skipped object would wait for ever. While the table still has rows of the
+    object, the exit code is 1.
+    """
     key = next(key for n in range(9999) if slot_of(key := f"raw/_tmp/{n}") == slot_of(KEY))
     ask.objects.put(key, b"{}\n")
     reason = "not read by source 'orders': hidden_files is skip, and '_tmp' is hidden"
@@ -110,7 +114,9 @@ def test_an_object_that_the_source_skips_is_settled(ask):
 
 @pytest.mark.server
 def test_explain_reads_records_in_dynamodb(ministack, monkeypatch):
-    """Queue, rescan backlog and ack chains are in a DynamoDB table. Objects, signals and commits are on the bucket."""
+    """Otherwise `explain` would not see that an object is queued, or is in an open batch. Queue, rescan backlog and ack
+    chains are in a DynamoDB table. Objects, signals and commits are on the bucket.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -135,7 +141,9 @@ def test_explain_reads_records_in_dynamodb(ministack, monkeypatch):
 
 
 def test_the_command_loads_neither_spark_nor_dagster():
-    """The command imports Dagster only if a Dagster instance exists."""
+    """Otherwise each call would wait for the import of Spark and Dagster, and would fail where Dagster is not
+    installed. The command imports Dagster only if a Dagster instance exists.
+    """
     program = (
         "import sys, s3notify_platform.cli.explain, s3notify_platform.explain\n"
         "assert not {'pyspark', 'dagster'} & set(sys.modules)"

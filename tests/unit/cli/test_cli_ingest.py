@@ -58,8 +58,8 @@ def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_options_reach_the_source(started: dict[str, Any]) -> None:
-    """Each setting has an option, and -o passes any option of the data source. The command polls forever, unless --once
-    is given.
+    """Otherwise a setting on the command line would be ignored without a message, or a command with `--once` would poll
+    for ever. The option `-o` passes any option of the data source.
     """
     given = [*ARGUMENTS, "--format", "jsonl", "-o", "slots=8", "-o", "platform_bucket=own"]
     assert CliRunner().invoke(main, [*given, "--list-seconds", "3"]).exit_code == 0
@@ -76,7 +76,7 @@ def test_options_reach_the_source(started: dict[str, Any]) -> None:
 
 
 def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
-    """A cron job with --once relies on this exit code."""
+    """Otherwise a cron job with `--once` would report success although some slots were not committed."""
     started["keeper"].failing = {3: "why"}
     result = CliRunner().invoke(main, [*ARGUMENTS, "--once"])
     assert result.exit_code == 1

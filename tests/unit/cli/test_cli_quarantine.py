@@ -102,7 +102,9 @@ def test_list_of_other_slots_is_empty_or_refused(quarantine):
 
 
 def test_show_prints_reasons_offsets_and_bytes(quarantine):
-    """Control characters are escaped, so that a record cannot change the terminal."""
+    """Otherwise a user could not find the rejected record in its object. Control characters are escaped, because a
+    record with such characters could change the terminal.
+    """
     result = quarantine("show", REJECTED, "--limit", "2")
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout
@@ -119,8 +121,8 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
 
 
 def test_retry_requests_the_objects(quarantine):
-    """For a retry, the command commits a table version that has the keys, and then sends signals. A dry run writes
-    nothing.
+    """Without the keys in a table version and the signals after this version, the objects would stay in quarantine. A
+    dry run must write nothing, because the user has not yet decided to retry.
     """
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
@@ -141,7 +143,9 @@ def test_retry_requests_the_objects(quarantine):
 
 
 def test_retry_selects_objects_by_key_and_by_reason(quarantine):
-    """The output names the keys that are not in quarantine. If no key is in quarantine, the exit code is 1."""
+    """Otherwise a retry would also read objects that the user did not choose, or would seem to succeed for a mistyped
+    key. The output names the keys that are not in quarantine. If no key is in quarantine, the exit code is 1.
+    """
     result = quarantine("retry", BAD, "raw/nobody", "--json")
     document = json.loads(result.stdout)
     assert (document["failing"], document["rejected"], document["missing"]) == (1, 0, ["raw/nobody"])

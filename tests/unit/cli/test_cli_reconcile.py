@@ -13,8 +13,8 @@ from s3notify_platform.stores.open_store import queue_records
 
 @pytest.mark.server
 def test_reconcile_runs_until_a_signal(ministack):
-    """At the end, the command prints its counts. For a keyspace without a signal, the command prints a warning, but
-    still serves the keyspace.
+    """If SIGTERM did not end the command with exit code 0, a service manager would count each stop as a failure.
+    Without the warning about a missing signal, a user would not notice the mistyped prefix of a keyspace.
     """
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))

@@ -57,7 +57,9 @@ def with_garbage(place: Place, *assets: str) -> dict[str, str]:
 
 
 def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run prints names, counts and bytes, and deletes nothing. The next vacuum deletes exactly these objects."""
+    """Otherwise a user would allow a vacuum to delete objects that the dry run did not show, and nobody can undo the
+    deletion.
+    """
     pass_a_month(monkeypatch)
     table = place.source.table()
     table.committer.checkpoint(place.snapshot())
@@ -173,7 +175,9 @@ def test_the_dry_run_of_every_task_is_tested() -> None:
 
 @pytest.mark.parametrize("command", TASKS)
 def test_a_dry_run_changes_nothing(place: Place, run: Run, command: str) -> None:
-    """Every maintenance task prints its plan as text and as JSON, and asks no question."""
+    """Otherwise a user who asks only for the plan would change or lose data. The plan must come without a question,
+    because scripts read it as JSON.
+    """
     before, given = place.objects(), (*command.split(), *TASKS[command])
     said = run(*given, "--dry-run")
     assert said.exit_code == 0, said.output
@@ -183,8 +187,8 @@ def test_a_dry_run_changes_nothing(place: Place, run: Run, command: str) -> None
 
 
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
-    """The command refuses objects that are in the bucket, and keys of other sources. For a deleted object, the command
-    prints its plan, and then asks.
+    """Otherwise a user would confirm an erasure that the command then refuses. If an object in the bucket were erased,
+    the next batch would ingest the object again.
     """
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")

@@ -113,7 +113,9 @@ def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> N
 
 
 def test_only_objects_that_do_not_fit_are_read_again(place: Place, run: Run) -> None:
-    """Quarantined objects are retried. Signals move only for the slots of objects that are read again or retried."""
+    """Otherwise a change of one type would read the whole bucket again, or would start batches for slots that need
+    none. Quarantined objects are retried, because their values may fit the new type.
+    """
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()
     planned = of(run("schema", "set", "orders", "a decimal(18,2)", "--dry-run", "--json"))
@@ -169,7 +171,9 @@ def test_schema_set_asks_first(place: Place, run: Run) -> None:
 
 
 def test_a_killed_command_is_completed_by_a_repetition(place: Place, run: Run) -> None:
-    """The repetition moves the signals and retries the quarantine, although the types are changed already."""
+    """The killed command has already changed the types. If its repetition therefore did nothing, no signal would start
+    the next batch, and values that fit the new types would stay in quarantine.
+    """
     table = place.source.table()
     base = table.newest()
     assert isinstance(base, Snapshot)
@@ -207,7 +211,7 @@ def test_a_command_that_is_killed_before_its_signals_is_completed_by_a_repetitio
 
 
 def test_a_command_with_wait_ends_after_the_batch(place: Place, run: Run) -> None:
-    """A script may rely on the new values after the command."""
+    """Otherwise a script that reads the table after the command would not find the values that are read again."""
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()
     big = slot_of("raw/price", 4)
@@ -350,7 +354,9 @@ def test_changed_types_need_a_rollback_of_the_table(place: Place, run: Run) -> N
 
 
 def test_doctor_refuses_other_types_in_the_yaml(place: Place, tmp_path: Path) -> None:
-    """The error names the command that changes the table."""
+    """Otherwise a user would learn only from a failing run that the table has other types than the YAML. The error
+    names the command that changes the table.
+    """
     config = place.store.config
     folder = tmp_path / "defs" / "orders"
     folder.mkdir(parents=True)

@@ -31,7 +31,9 @@ def of(answer: Result) -> Any:
 
 
 def test_history_lists_versions_newest_first(run: Run) -> None:
-    """With --slot, the command lists the versions that changed the slot, with the slot's counts."""
+    """Otherwise `--limit` would show the oldest versions and hide the latest changes. Without `--slot`, a user who
+    searches for a change of an object would have to read versions that changed only other slots.
+    """
     found = of(run("history", "orders", "--json"))
     assert [one["version"] for one in found] == [2, 1, 0]
     assert [one["batch"] for one in found] == ["second", "first", ""]
@@ -79,7 +81,9 @@ def test_history_prints_each_version_in_one_line(
 
 
 def test_history_tells_time_and_run(place: Place, run: Run) -> None:
-    """The time comes from the store's clock. If a version has no run, the name of its batch is shown as the run."""
+    """Otherwise a user could not find the run that made bad rows, or the last version before a certain time. The time
+    comes from the store's clock. If a version has no run, the name of its batch is shown as the run.
+    """
     moment = place.moment()
     place.put("b", 3)
     place.ingest().run(place.source.location.all_slots(), batch="third", run="a-run")
@@ -97,7 +101,9 @@ def values(answer: Result) -> list[int]:
 
 
 def test_rows_prints_rows_of_a_table_or_of_a_slot(run: Run) -> None:
-    """The newest version is the default; --version and --at select another version."""
+    """If `--slot`, `--version` or `--at` were ignored, a user who searches for a lost row would see the newest rows of
+    the whole table. A version that is not kept must give an error, because no output would mean a version without rows.
+    """
     assert values(run("rows", "orders")) == [2, 10, 11]
     assert values(run("rows", "orders", "--slot", str(SLOT))) == [10, 11]
     assert values(run("rows", "orders", "--version", "1")) == [1, 2]
@@ -113,7 +119,9 @@ def test_rows_prints_rows_of_a_table_or_of_a_slot(run: Run) -> None:
 
 
 def test_rows_at_a_moment_between_two_versions(place: Place, run: Run) -> None:
-    """The command prints the rows of the earlier version, and a rollback to this moment restores these rows."""
+    """If the later of the two versions were chosen, a rollback to a moment before a bad batch would keep the rows of
+    this batch.
+    """
     moment = f"{place.moment():%Y-%m-%dT%H:%M:%S}"
     place.put("a", 12)
     place.run("third")
@@ -127,7 +135,9 @@ def test_rows_at_a_moment_between_two_versions(place: Place, run: Run) -> None:
 
 
 def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
-    """The command also shows an earlier version, or a slot asset."""
+    """Without the URL, a user could not open the table in another engine. Without the settings, a user could not see
+    why a source with other settings is refused. The command also shows an earlier version, or a slot asset.
+    """
     shown = of(run("table", "show", "orders", "--json"))
     wanted: dict[str, Any] = {
         "url": f"s3://{place.store.config.bucket}/_s3notify/orders/table/", "version": 2, "rows": 3, "objects": 2,
@@ -143,7 +153,9 @@ def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
 
 
 def test_schema_show_and_rollback(place: Place, run: Run) -> None:
-    """A rollback to the current columns keeps all rows."""
+    """Without the history of the schema, a user would not know which version to give to `--to`. A rollback to the
+    current columns must keep all rows, because only unused columns may leave the table.
+    """
     found = of(run("schema", "show", "orders", "--json"))["history"]
     assert [(one["version"], one["columns"]) for one in found] == [(1, 1)]
     assert [column["name"] for column in found[0]["rows"]["fields"]] == ["a"]
@@ -195,7 +207,9 @@ def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
 
 
 def test_compact_merges_the_tables_that_are_made_from_the_source(place: Place, run: Run) -> None:
-    """With --asset, only the table of this asset may change."""
+    """Otherwise slot assets would keep many small files, and each reader would need a request for each file. With
+    `--asset`, only the table of this asset may change.
+    """
     for number in range(3):
         rows = pa.table({"_slot": pa.array([number], pa.int32()), "a": [number]})
         derive(place.source, "daily", rows, {Slot(number): 1})
@@ -239,8 +253,8 @@ def test_compact_goes_on_after_a_table_that_it_cannot_compact(place: Place, run:
 
 
 def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:
-    """A dry run prints the plan. The command refuses both options together, no option, and a version that does not
-    exist.
+    """If the command accepted `--to` together with `--at`, or neither option, the table could return to a version that
+    the user did not mean. Without the plan, the user would not see which objects the next batch reads again.
     """
     before = place.objects()
     said = run("table", "rollback", "orders", "--to", "1", "--dry-run")
@@ -269,8 +283,8 @@ def test_put_back_does_nothing_if_no_version_was_replaced(run: Run) -> None:
 
 
 def test_forget_continues_after_a_loss(place: Place, run: Run) -> None:
-    """First one version of the table is lost, and then the whole table. All slots are compared with the bucket
-    afterwards.
+    """Otherwise the loss of one version, or of the whole table, would stop the source for ever. If the slots were not
+    compared with the bucket afterwards, the rows of the lost versions would be missing.
     """
     layout, location = place.source.location.layout, place.source.location
     assert "nothing is missing" in run("table", "forget", "orders").output
@@ -310,7 +324,9 @@ def test_forget_continues_after_a_loss(place: Place, run: Run) -> None:
 
 
 def test_forget_repairs_a_single_slot_asset(place: Place, run: Run) -> None:
-    """The error of the damaged slot asset names the command that repairs the slot asset."""
+    """Otherwise a damaged slot asset would stay unusable, or its repair would also change the source's table. The error
+    of the slot asset names the command for the repair.
+    """
     derive(place.source, "daily", pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
     place.store.delete(place.source.location.table_layout("daily").version(1))
     with pytest.raises(CorruptError, match="--asset daily"):
@@ -333,7 +349,9 @@ def test_vacuum_refuses_a_damaged_table(place: Place, run: Run) -> None:
 
 
 def test_migrate_and_confirm_print_the_change(place: Place, run: Run) -> None:
-    """A migration to the same settings changes nothing. An unrelated prefix is refused."""
+    """Otherwise a user would not know which settings of the source to change after the migration. If an unrelated
+    prefix were accepted, the next listing would show none of the table's objects, and their rows could leave the table.
+    """
     assert "confirmed for version 2" in run("table", "confirm", "orders").output
     assert place.source.open_table().known.confirmed == 2
     assert run("table", "migrate", "orders").exit_code == 2
@@ -350,8 +368,8 @@ def test_migrate_and_confirm_print_the_change(place: Place, run: Run) -> None:
 
 
 def test_erase_deletes_poison_messages_too(place: Place, run: Run) -> None:
-    """Only messages that name the object are deleted. If the object is still in the bucket, the command refuses before
-    it asks.
+    """Otherwise the erased object would still be named in a poison message. If messages about other objects were
+    deleted, a person could no longer inspect them.
     """
     place.store.put("raw/a b", b"1")
     poison = PoisonStore(place.source.location.queue())
@@ -370,7 +388,9 @@ def test_erase_deletes_poison_messages_too(place: Place, run: Run) -> None:
 
 
 def test_tag_needs_tags_and_versioning(place: Place, run: Run) -> None:
-    """Each error names the setting that is missing or wrong."""
+    """S3 has no conditional tagging. Without versioning, an object version that no batch has read could get the tag,
+    and a lifecycle rule could delete its data. Each error names the setting that is missing or wrong.
+    """
     given = ("tag", "orders", "--prefix", "raw/")
     tags = (*given, "--committed-tags", "archive=yes")
     without = run(*given)

@@ -97,7 +97,9 @@ def test_every_setting_is_an_option(setting: Setting) -> None:
 
 
 def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
-    """The topic gets the given values, and an update changes no other value."""
+    """Otherwise a setting on the command line would be ignored without a message. If an update also changed other
+    values, a topic could lose its endpoint or its limits.
+    """
     arguments: list[str] = []
     for setting in SETTINGS:
         value = value_of(setting)
@@ -125,7 +127,9 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
 
 
 def test_create_does_not_change_an_existing_topic(queue: NotificationQueue) -> None:
-    """The error names the settings that differ, and the command that changes them."""
+    """Otherwise a repeated command in a script would undo the changes that an operator has made to the topic. The error
+    names the settings that differ, and the command that changes them.
+    """
     done("create", "t", "--capacity", "20")
     done("create", "t", "--capacity", "20")
     ran = run("create", "t", "--capacity", "30", "--stale-seconds", "60")
@@ -165,7 +169,9 @@ def test_show_prints_the_shards(queue: NotificationQueue) -> None:
 
 
 def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entries stay in the queue, and --limit also limits the entries that are read."""
+    """Otherwise `--limit` would still cost a scan of the whole queue. The entries stay in the queue, because the
+    topic's consumer must still get them.
+    """
     done("create", "t", "--shards", "1")
     for n in range(5):
         queue.push("t", Event(key=f"k\n{n}", bucket="b", size=n))
@@ -188,7 +194,9 @@ def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: py
 
 
 def test_pause_and_resume_may_be_repeated(queue: NotificationQueue) -> None:
-    """The pause is stored with the topic. A topic without an endpoint has no delivery to pause."""
+    """Otherwise a script that repeats the command would fail. If the pause were not stored with the topic, an update
+    would resume the delivery. A topic without an endpoint has no delivery to pause.
+    """
     done("create", "hooks", "--url", "https://hooks.example.com/")
     for command, paused in (("pause", True), ("pause", True), ("resume", False), ("resume", False)):
         done(command, "hooks")
@@ -204,7 +212,9 @@ def test_pause_and_resume_may_be_repeated(queue: NotificationQueue) -> None:
 
 
 def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> None:
-    """Before the question, the command prints the number of dead letters."""
+    """Otherwise a user could lose pending entries that were never delivered, or would delete dead letters without
+    knowing their number.
+    """
     done("create", "t", "--shards", "1", "--max-attempts", "1", "--url", "https://hooks.example.com/")
     queue.push_many("t", [Event(key=f"k{n}") for n in range(3)])
     worker = Worker(queue)
@@ -315,7 +325,9 @@ def test_deleting_a_topic_that_serves_tables_needs_a_flag(queue: NotificationQue
 
 
 def test_a_topic_without_tables_is_deleted(queue: NotificationQueue) -> None:
-    """If a topic serves no tables, `--served` is accepted and makes no difference."""
+    """Otherwise a topic that only serves an endpoint could not be deleted, or a script that always gives `--served`
+    would fail.
+    """
     for flags in ((), ("--served",)):
         done("create", "hooks")
         done("delete", "hooks", "--yes", *flags)
@@ -338,8 +350,8 @@ def test_help_explains_the_order_of_delivery(command: list[str]) -> None:
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: str, said: str) -> None:
-    """Rules that can never match are refused for a new topic, and when rules or prefix change. A rule with a shorter
-    prefix, like `r` for `raw/`, can match.
+    """Otherwise a mistyped rule would be stored, and the topic would receive none of the wanted changes, without any
+    message. A rule with a shorter prefix, like `r` for `raw/`, can match.
     """
     ran = run("create", "t", "--prefix", "raw/", "--rule", rule)
     assert ran.exit_code == 1
@@ -362,8 +374,8 @@ def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: 
 
 
 def test_removing_all_rules_needs_a_confirmation(queue: NotificationQueue) -> None:
-    """Without rules, the topic receives more changes. The question names these changes. Other updates ask no
-    question.
+    """Otherwise a mistake could send all changes below the prefix to an endpoint that must get only some of them. Other
+    updates ask no question, because scripts could not answer.
     """
     done("create", "t", "--prefix", "raw/", "--rule", '{"suffix": ".csv"}')
     ran = run("update", "t", "--rule", "", given="n\n")

@@ -123,7 +123,9 @@ def test_a_writer_s_rights_suffice_for_signalling(
 
 @pytest.mark.server
 def test_a_command_on_a_source_needs_only_a_name(bucket: S3Config) -> None:
-    """For a source without a table, the error names the bucket."""
+    """Otherwise users would have to repeat bucket, endpoint and credentials in every command. If the error did not name
+    the bucket, a user would not notice a wrong bucket in the YAML.
+    """
     ran = run("quarantine", "list", "orders")
     assert ran.exit_code == 1
     assert f"source 'orders' has no table in bucket '{bucket.bucket}'" in ran.stderr
@@ -201,7 +203,9 @@ def test_a_platform_prefix_on_the_command_line_has_signals_of_its_own(
     ],
 )
 def test_an_unknown_name_is_refused(bucket: S3Config, command: list[str]) -> None:
-    """The error says where the command looked for the name: in the YAML, or, with --bucket, in the bucket."""
+    """Otherwise a mistyped name would look like a source without data. The error says where the command looked for the
+    name: in the YAML, or, with `--bucket`, in the bucket.
+    """
     ran = run(*command)
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert "no source 'order'; defs has: orders" in ran.stderr
@@ -216,7 +220,9 @@ def test_an_unknown_name_is_refused(bucket: S3Config, command: list[str]) -> Non
 def test_a_key_identifies_one_of_several_sources(
     project: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command without a key needs the name of the source."""
+    """Otherwise the user would have to name the source for each key, or the command could look into the table of
+    another source. A command without a key needs the name of the source.
+    """
     project("a", "bucket: b\nprefix: raw/a/")
     project("c", "bucket: b\nprefix: raw/c/")
     seen: list[Any] = []
@@ -241,7 +247,9 @@ def test_a_key_identifies_one_of_several_sources(
 
 
 def test_missing_values_are_named_with_their_place(project: Callable[..., None], tmp_path: Path) -> None:
-    """The test covers missing options, missing folders, and environment variables that are not set."""
+    """Otherwise a user would not know which file or option lacks the value. The test covers missing options, missing
+    folders, and environment variables that are not set.
+    """
     ran = run("explain", "raw/1")
     assert ran.exit_code == 2
     assert "Missing option '--name'" in ran.stderr
@@ -349,7 +357,9 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
 def test_commands_and_dagster_use_the_same_tables(
     project: Callable[..., None], given: dict[str, str], region: str
 ) -> None:
-    """The tables are in the region of the bucket, unless `dynamodb` names another region."""
+    """Otherwise the policy of `init --print iam` would name a table in one region, and a run would have no permission
+    for the table that it uses in another region. By default, the tables are in the region of the bucket.
+    """
     tables = {"records_table": "t", **given}
     project(
         "orders",
@@ -371,7 +381,9 @@ def test_commands_and_dagster_use_the_same_tables(
 
 
 def test_a_command_does_not_create_dagster_s_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storage that two processes create at the same time cannot be opened again."""
+    """Otherwise a command and the first start of Dagster could create the storage at the same time. The storage could
+    then not be opened again.
+    """
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(home))

@@ -43,7 +43,9 @@ def until_printed(process, text):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_service_drains_after_a_signal(number):
-    """The service finishes its work in progress, prints its counts, and ends with exit code 0."""
+    """Otherwise the work in progress would be in the same state as after a kill, and would be repeated later. With
+    another exit code than 0, a service manager would count each stop as a failure.
+    """
     with started(SERVICE, "good", "60") as process:
         until_printed(process, "ready")
         process.send_signal(number)
@@ -85,7 +87,9 @@ leave(3)
 
 
 def test_leave_skips_the_teardown():
-    """Functions of `atexit` run, all output is flushed, and the exit code is kept."""
+    """Otherwise a thread of Arrow could abort a finished command during the teardown. If output or exit code were lost,
+    a script would miss results, or would count a failure as a success.
+    """
     ran = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (3, "printed\nat exit\n")
 
@@ -115,8 +119,8 @@ leave(0)
 @pytest.mark.thorough
 @pytest.mark.parametrize("_share", range(6))
 def test_arrow_does_not_abort_a_finished_command(_share):
-    """Without `leave`, about one of ten processes ends with SIGABRT. The test is divided into six shares, each with ten
-    processes.
+    """Without `leave`, about one of ten processes ends with SIGABRT, so a script would count a finished command as
+    failed. The test is divided into six shares, each with ten processes.
     """
     ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(10)]
     assert ended == [0] * 10

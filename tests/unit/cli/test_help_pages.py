@@ -93,7 +93,7 @@ def test_ingest_still_has_an_option_for_every_setting() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", HELP_ALL])
 def test_connection_options_stand_last(flag: str) -> None:
-    """Options for the connection are listed under their own heading, which follows the headings of all options that
+    """Otherwise users would have to read the options for the connection, which rarely change, before the options that
     vary from call to call.
     """
     found = page(("ingest",), flag)
@@ -105,8 +105,8 @@ def test_connection_options_stand_last(flag: str) -> None:
 
 
 def test_a_name_in_the_yaml_replaces_the_connection_options() -> None:
-    """Commands that take NAME or KEY, and the commands for topics, show no options for the connection. `doctor` and
-    `ingest` show these options, because both commands also run without a YAML.
+    """Otherwise the help page of a command with NAME or KEY would hide its own options among options that the YAML
+    gives. `doctor` and `ingest` are exceptions, because both commands also run without a YAML.
     """
     for path, command in ALL.items():
         arguments = {p.name for p in command.params if isinstance(p, click.Argument)}
@@ -131,7 +131,9 @@ def test_every_command_stands_below_a_heading() -> None:
 
 
 def test_arguments_have_the_same_order_and_words_in_every_command() -> None:
-    """NAME or TOPIC comes first. A command for objects takes only KEY, and has the option `--name`."""
+    """Otherwise users would have to look up the arguments of each command, or would give a key where the command
+    expects a name. A command for objects takes only KEY, and has the option `--name`.
+    """
     for path, command in ALL.items():
         arguments = [p for p in command.params if isinstance(p, click.Argument)]
         words = [p.make_metavar(click.Context(command)).strip("[].") for p in arguments]

@@ -77,7 +77,9 @@ def test_escaped_json_stays_json(capsys):
 
 
 def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
-    """The message is escaped only on a terminal."""
+    """Otherwise a user who saves a poison message would get other bytes than the inlet received. On a terminal, the
+    message is escaped, because its control characters would change the terminal.
+    """
     printing.say_as_received(b"\x1b[2J\n")
     assert capfd.readouterr().out == "\x1b[2J\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -87,7 +89,9 @@ def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
 
 @pytest.mark.parametrize("kind", [UsageError, click.ClickException])
 def test_errors_are_escaped(monkeypatch, kind):
-    """The text of an error may contain an answer of the bucket."""
+    """The text of an error may contain an answer of the bucket. If the answer's control characters were printed, a
+    hostile server could change the user's terminal.
+    """
 
     def fail(*_, **__):
         raise kind(f"refused: {HOSTILE}")
@@ -104,7 +108,9 @@ def test_tracebacks_are_escaped(capsys):
 
 
 def test_a_progress_bar_is_shown_only_on_a_terminal(capsys, monkeypatch):
-    """The items are the same with and without the bar."""
+    """Otherwise the log of a cron job would fill with control characters. If the bar dropped items, a maintenance task
+    would leave out the work for these items.
+    """
     assert list(printing.track(iter("abc"), 3, "removing")) == ["a", "b", "c"]
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -32,7 +32,9 @@ def follow(shown: ReadingBar, *shares: float) -> None:
 
 
 def test_the_bar_never_goes_back_within_a_round(bar):
-    """A round has several jobs, and each job's share begins at 0."""
+    """Otherwise a user would believe that objects are read again. A round has several jobs, and each job's share begins
+    at 0.
+    """
     shown = ReadingBar(bar)
     shown.begin(Reading(objects=100, bytes=50_000_000, wanted=300, done=0))
     follow(shown, 0.5, 0.0, 0.25)
@@ -42,7 +44,9 @@ def test_the_bar_never_goes_back_within_a_round(bar):
 
 
 def test_the_bar_counts_earlier_rounds(bar):
-    """Between two rounds the bar is hidden."""
+    """Otherwise the bar would begin at 0 in each round, and the user could not see how many of all objects are read.
+    Between two rounds the bar is hidden.
+    """
     shown = ReadingBar(bar)
     shown.begin(Reading(objects=100, bytes=1, wanted=300, done=0))
     follow(shown, 1.0)

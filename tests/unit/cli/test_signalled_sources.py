@@ -136,7 +136,9 @@ def test_a_service_names_the_sources_without_a_topic(
     command: list[str],
     missing: Sequence[str],
 ) -> None:
-    """Without a topic, an inlet ignores the changes of the source, and only a sweep finds them."""
+    """Otherwise a user would not know why new rows come late. An inlet ignores the changes of a source without a topic,
+    and only a sweep finds these changes.
+    """
     monkeypatch.setitem(SERVICES, TOY.name, TOY)
     monkeypatch.setitem(ToyInletSettings.queues, "changes", ToyQueue([]))
     for name in missing:

@@ -160,7 +160,9 @@ def error_of(code: str) -> bytes:
     ],
 )
 def test_an_error_of_the_store_names_the_remedy(status: int, error: str, said: tuple[str, ...]) -> None:
-    """Each message also has the bucket and the endpoint."""
+    """Otherwise a user would see only the store's error code, and would not know whether to correct keys, permissions,
+    clock or region. Each message also has the bucket and the endpoint.
+    """
     with answering(lambda _: (status, error_of(error))) as url:
         ran = run("rows", "orders", *BUCKET, "--slot", "1", "--endpoint-url", url)
     refused(ran, "'b'", url, *said)
@@ -213,7 +215,7 @@ def yaml(tmp_path: Path) -> Callable[[str], None]:
 
 @pytest.mark.server
 def test_missing_credentials_of_the_yaml_are_named(yaml: Callable[[str], None], ministack: S3Server) -> None:
-    """The message has the name of the environment variable."""
+    """Otherwise the user would not know which environment variable to set."""
     yaml(
         f"attributes: {{name: orders, bucket: {ministack.make_bucket()}, prefix: raw/, s3: {{endpoint_url: "
         f"'{ministack.endpoint_url}', access_key_id_env: NO_KEY, secret_access_key_env: NO_SECRET}}}}"

@@ -34,8 +34,9 @@ def stale(place: Place, code: str) -> set[Slot]:
 
 
 def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
-    """A run with the new code reads only changed objects. A slot stays stale while it has rows that the former code
-    made.
+    """Otherwise each new version of a transform would read all objects of the source again, although nobody requested a
+    new read. A slot must stay stale while the slot has rows of the former code. Otherwise a backfill of stale slots
+    would omit these rows.
     """
     place, slots = filled(ministack)
     assert stale(place, "one") == set()
@@ -58,7 +59,9 @@ def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
 
 
 def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None:
-    """The new code makes all rows of the backfilled slots."""
+    """Otherwise rows of the former code would stay in the table after the backfill, and a second backfill would read
+    the same objects again.
+    """
     place, slots = filled(ministack)
     table = place.source.table()
     found = backfill(table, stale_slots(table, "two"), None)
@@ -70,8 +73,9 @@ def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None
 
 
 def test_a_declared_version_takes_precedence_and_reads_nothing_unasked(ministack: S3Server) -> None:
-    """A batch with another declared version reads only changed objects, as with other code. A backfill of stale slots
-    reads the other objects, each once, whatever the limit of objects in a round.
+    """If a batch noted the fingerprint of the code in place of the declared version, slots would stay stale after their
+    backfill. If a new declared version caused reads, each new declaration would read the whole source again. A backfill
+    must read each object once, even in several rounds.
     """
     place, slots = filled(ministack)
     place.put("a", 7)
@@ -91,7 +95,9 @@ def test_a_declared_version_takes_precedence_and_reads_nothing_unasked(ministack
 
 
 def test_no_slot_is_stale_for_unknown_code(ministack: S3Server) -> None:
-    """Rows made by unknown code are stale for every known code."""
+    """If unknown code made all slots stale, a backfill of stale slots would read the whole source again. Rows of
+    unknown code must be stale for every known code. Otherwise a backfill would leave such rows in the table.
+    """
     place, slots = filled(ministack)
     assert stale(place, "") == set()
     for key in "abc":

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.server
 
 
 def test_the_table_follows_created_overwritten_and_deleted_objects(ministack: S3Server) -> None:
-    """The table has the rows of the bucket's objects, and unchanged slots are not committed again."""
+    """Otherwise readers would find rows of deleted or overwritten objects, or would miss rows of new objects. Commits
+    of unchanged slots would report new data where nothing has changed.
+    """
     place = Place(ministack)
     place.put("a", 1, 2)
     place.put("b", 3)
@@ -48,7 +50,7 @@ def test_the_table_follows_created_overwritten_and_deleted_objects(ministack: S3
 
 
 def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
-    """With these values, a person finds the rejected record in its object."""
+    """Without key, version and offset, a person could not find the rejected record in its object."""
     place = Place(ministack)
     body = b'{"a":1}\nno\n{"a":22}\n{"a":"x"}\n'
     place.store.put("raw/k.jsonl", body)
@@ -61,7 +63,9 @@ def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
 
 
 def test_a_run_reports_its_progress(ministack: S3Server) -> None:
-    """Each round except the last reports the remaining objects and, from the second round on, the remaining time."""
+    """Without the remaining objects and the remaining time, a person could not see how long a large first load still
+    takes. The first round has no measured time yet.
+    """
     place = Place(ministack, max_objects=1, slots=1)
     for number in range(3):
         place.put(f"{number}", number)
@@ -78,9 +82,8 @@ def test_a_run_reports_its_progress(ministack: S3Server) -> None:
 
 
 def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
-    """A round reads one object of each slot.
-
-    Each slot is reported only in its last round, with the number of objects that all rounds have read.
+    """A round reads one object of each slot. If a slot were reported before its last round, its report would count too
+    few objects. The slot's entries would also leave the queue before all its objects are read.
     """
     place = Place(ministack, max_objects=4)
     keys = [f"{n}" for n in range(9)]
@@ -103,7 +106,9 @@ def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
 
 
 def test_a_run_without_time_ends_after_its_first_round(ministack: S3Server) -> None:
-    """The time limit ends the run after its first round. Slots that have more to read are not complete."""
+    """A run that continued beyond its time limit could be killed before the run reports its results. If slots with
+    unread objects counted as complete, no batch would be requested for these objects.
+    """
     place = Place(ministack, max_objects=4, max_seconds=0)
     for number in range(9):
         place.put(f"{number}", number)
@@ -141,9 +146,9 @@ def test_slots_that_wait_for_the_store_have_a_result_if_the_time_ends(ministack:
 
 
 def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Server) -> None:
-    """After the conflict, the new plan is empty.
-
-    If another run commits first each time, the slot fails, and no row is duplicated.
+    """If a conflict ended the slot, the run would report a failure of a slot that another run has committed. If the old
+    plan were committed, the table would have the object's rows twice. Without a limit of conflicts, a slot that always
+    loses would keep the run busy until its time limit.
     """
     place = Place(ministack)
     place.put("a", 1)
@@ -166,7 +171,9 @@ def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Ser
 
 
 def test_a_round_that_is_not_committed_leaves_the_table_unchanged(ministack: S3Server) -> None:
-    """Files that no commit names do not belong to the table. The next run loads everything."""
+    """If files counted before their commit, a killed run would leave rows in the table, and the next run would add the
+    same rows again.
+    """
     place = Place(ministack)
     place.put("a", 1)
     staged = next(place.rounds())
@@ -183,9 +190,9 @@ def test_a_round_that_is_not_committed_leaves_the_table_unchanged(ministack: S3S
 
 @pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
 def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
-    """Before `s3notify table forget`, a batch loads and writes nothing, even if an object has changed.
-
-    After the table is forgotten, all objects are read again.
+    """Otherwise a batch would silently begin a new table, and nobody would notice the loss in time to restore the
+    files. After the table is forgotten, all objects must be read again. Otherwise the new table would lack the rows of
+    unchanged objects.
     """
     place = Place(ministack)
     for number, key in enumerate("abcdef"):
@@ -238,7 +245,10 @@ def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> N
 def test_a_run_with_other_settings_is_refused(
     ministack: S3Server, changes: dict[str, Any], named: str
 ) -> None:
-    """The run is refused before anything is written. The error names the remedy."""
+    """Otherwise a run with another prefix would withdraw rows of objects that still exist, and a run with fewer slots
+    could add rows a second time, under other slots. Without the remedy in the error, a person would not know how to
+    change the setting.
+    """
     place = Place(ministack)
     for number in range(9):
         place.put(f"a/{number}", number)
@@ -264,9 +274,9 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
 
 
 def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
-    """The withdrawals are refused until a person confirms them. Other changes are loaded.
-
-    If only half of the objects leave the bucket, or if there are few objects, no confirmation is needed.
+    """Otherwise most rows would leave the table if a person emptied the bucket by mistake. Without the refusal of
+    partial retries, the missing objects would be withdrawn in small groups. If usual deletions needed a confirmation,
+    sources would often wait for a person.
     """
     place = Place(ministack)
     for number in range(120):
@@ -307,7 +317,9 @@ def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Serv
 
 
 def test_an_emptied_bucket_is_noticed_by_a_known_record_in_another_bucket(ministack: S3Server) -> None:
-    """The platform's bucket was emptied, so it has no trace of the loss."""
+    """Without a record in another bucket, a run would silently begin a new table, because the emptied bucket has no
+    trace of the former table.
+    """
     vault = ministack.make_bucket()
     place = Place(ministack, known_bucket=vault)
     place.put("a", 1)

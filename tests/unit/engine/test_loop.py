@@ -49,7 +49,9 @@ class Recorded:
 
 
 def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
-    """Entries of failed or unfinished slots stay. If only a derived table fails, the entries leave the queue."""
+    """Without the entries of failed or unfinished slots, a retry of such a slot would not find the changed objects. If
+    the failure of a derived table kept entries, each batch of the source would look at committed objects again.
+    """
     done = {slot: SlotResult(slot=slot, status="committed") for slot in (COMMITTED, OF_ONE_TABLE)}
     failed = {FAILED: SlotResult(slot=FAILED, status="failed", error="why")}
     unfinished = {INCOMPLETE: SlotResult(slot=INCOMPLETE, status="committed", complete=False)}
@@ -73,8 +75,9 @@ def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
 
 
 def test_removed_entries_free_their_space() -> None:
-    """The space of removed entries is released in the background. After the thread pool has ended, the space is
-    available again.
+    """Otherwise the topic would count removed entries until a reconciler recounts them, and a topic with free space
+    could refuse new entries. The space is released in the background, so that no step after a commit waits for the
+    release.
     """
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("t", TopicSettings(shards=1))
@@ -102,8 +105,9 @@ def test_removed_entries_free_their_space() -> None:
 
 @pytest.mark.parametrize("closes", [True, False], ids=["by round", "by batch"])
 def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
-    """Some drivers close the whole batch instead of each round. For these drivers, the same last steps are called once,
-    with the results of all rounds.
+    """If the steps had another order, a crash could leave a committed slot without a report, or a failed slot without a
+    retry. Some drivers close the whole batch instead of each round. If their last steps lacked the results of some
+    rounds, failed slots of these rounds would not be retried.
     """
     steps: list[str] = []
     results = [

@@ -55,7 +55,10 @@ class Landing(Place):
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
 def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
-    """Later listings keep these rows, too. These rows leave the table if a new object with the same key is deleted."""
+    """Otherwise the bucket's lifecycle would remove rows that `keep_expired` must keep, at once or at the next listing.
+    If a person deletes a new object with the same key, the object's rows must leave. Otherwise deleted data would stay
+    readable.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -75,9 +78,8 @@ def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
 
 
 def test_the_newest_event_counts(ministack: S3Server) -> None:
-    """An object that expired, was written again and was deleted counts as deleted.
-
-    An object that was written again is read.
+    """If an older expiry counted, the rows of a deleted object would stay in the table. If an expiry hid a later write,
+    the new object would not be read.
     """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
@@ -91,7 +93,9 @@ def test_the_newest_event_counts(ministack: S3Server) -> None:
 
 
 def test_rows_of_a_missing_object_without_an_event_are_withdrawn(ministack: S3Server) -> None:
-    """A listing does not show why an object is missing."""
+    """A listing does not show why an object is missing. If rows stayed in case of doubt, rows of deleted objects would
+    never leave the table.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -115,7 +119,9 @@ def test_the_other_settings_treat_expiry_and_deletion_alike(
 
 
 def test_a_listing_uses_the_entries(ministack: S3Server) -> None:
-    """A batch that lists the bucket learns from the queue's entries that an object expired."""
+    """Otherwise a batch that lists the bucket would withdraw the rows of expired objects, because a listing does not
+    show why an object is missing.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -127,8 +133,8 @@ def test_a_listing_uses_the_entries(ministack: S3Server) -> None:
 
 @pytest.mark.parametrize("listing", [False, True])
 def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, listing: bool) -> None:
-    """The object comes back with the same bytes. The object's rows are not duplicated, and leave the table when the
-    object is deleted.
+    """The object comes back with the same bytes, so its ETag is the same. If the object still counted as expired, its
+    rows would stay after its deletion. If its rows were added to the old rows, readers would see each row twice.
     """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
@@ -142,9 +148,8 @@ def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, 
 
 
 def test_the_expiry_of_an_old_version_does_not_count_for_the_object(ministack: S3Server) -> None:
-    """A person deletes keys of a versioned bucket.
-
-    Later, the bucket's lifecycle deletes older versions of these keys by their ids.
+    """A person deletes a key of a versioned bucket, and the lifecycle later deletes older versions by their ids. If the
+    expiry of an old version counted, the rows of the deleted object would stay in the table.
     """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
@@ -159,7 +164,9 @@ def test_the_expiry_of_an_old_version_does_not_count_for_the_object(ministack: S
 def test_the_deletion_of_an_old_version_does_not_count_for_the_object(
     ministack: S3Server, listing: bool
 ) -> None:
-    """An expired object stays expired if the version behind its delete marker is deleted in the same batch."""
+    """An object expires, and the version behind its delete marker is deleted in the same batch. If the deletion of the
+    version counted, the batch would remove rows that `keep_expired` must keep.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)

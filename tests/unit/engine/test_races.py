@@ -44,7 +44,10 @@ def version(place: Place) -> int:
 
 
 def test_an_overtaken_run_plans_again(place: Place) -> None:
-    """The slower run loses the slot, plans again, and commits the remaining objects after the other run's commit."""
+    """Another run commits the first object after the slower run's plan. If the slower run committed its old plan, the
+    table would have the rows of the first object twice. If the slower run gave up, the second object would wait for a
+    later batch.
+    """
     place.put("a", 1)
 
     def other_run() -> None:
@@ -58,7 +61,9 @@ def test_an_overtaken_run_plans_again(place: Place) -> None:
 
 
 def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
-    """The other run has committed everything, so nothing is committed twice."""
+    """Otherwise the object's rows would be in the table twice, or the run would fail although all objects are
+    committed.
+    """
     place.put("a", 1)
     result = ingest(place, lambda: ingest(place))
     assert (result.status, result.generation) == ("unchanged", 1)
@@ -68,8 +73,8 @@ def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
 
 
 def test_an_object_that_is_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
-    """The read of the planned version fails, and the other objects are committed. The new object version has its own
-    signal.
+    """The read of the planned version fails. Without the old rows, readers would see no row of the object until a later
+    batch reads the new version. If the slot failed, the other objects of the slot would have to wait, too.
     """
     place.put("a", 1)
     ingest(place)
@@ -93,9 +98,9 @@ def test_a_run_with_only_superseded_objects_commits_nothing(place: Place) -> Non
 
 @pytest.mark.parametrize("odd", ["", "//"])
 def test_an_object_that_is_deleted_before_it_is_read_loses_its_rows(place: Place, odd: str) -> None:
-    """The run's commit removes the object's old rows.
-
-    Nothing fails, whichever client reads the object.
+    """If the deleted object counted as a failed read, the slot would fail, and the object would finally go to
+    quarantine. Without the removal, readers would see rows of a deleted object. Keys with `//` are read by another
+    client.
     """
     place.put(f"{odd}a", 1)
     ingest(place)
@@ -115,10 +120,8 @@ def test_an_object_that_is_deleted_before_it_is_read_loses_its_rows(place: Place
 
 
 def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
-    """The object is reported. Further plans of this run omit the object, even if a plan becomes empty without the
-    object.
-
-    The next run reads the object.
+    """Otherwise a few unreadable objects would keep all other objects of their slot out of the table. In the first
+    plan, no object is readable. If the next run omitted such objects, too, a temporary refusal would lose their rows.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = ministack.config

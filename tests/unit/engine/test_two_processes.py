@@ -65,7 +65,9 @@ def test_the_second_batch_lists_the_bucket_and_the_newest_versions(place: Place,
 
 
 def test_a_batch_that_follows_entries_lists_only_the_queue(place: Place, process: Any) -> None:
-    """The process lists neither the bucket nor the table."""
+    """If a batch that follows entries listed the bucket, each small change would cost a listing of the whole source. If
+    the remembered snapshot hid the second change, the table would keep the rows of the overwritten object.
+    """
     one, queue = process(), place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
     for value in (1, 2):
@@ -78,7 +80,9 @@ def test_a_batch_that_follows_entries_lists_only_the_queue(place: Place, process
 
 
 def test_two_processes_see_each_others_commits(place: Place, process: Any) -> None:
-    """Two processes take turns on one slot."""
+    """Two processes take turns on one slot. If a process planned on its remembered snapshot alone, the process would
+    read objects again that the other process has already committed.
+    """
     one, other = process(), process()
     for value in range(3):
         place.put("a", value)
@@ -90,7 +94,9 @@ def test_two_processes_see_each_others_commits(place: Place, process: Any) -> No
 
 
 def test_an_object_that_came_back_in_the_meantime_is_read(place: Place, process: Any) -> None:
-    """The object is the same as in the remembered snapshot, but another process has meanwhile changed the table."""
+    """The object is the same as in the remembered snapshot, but another process has meanwhile committed another version
+    of the object. If the remembered snapshot decided, the table would keep the rows of that other version.
+    """
     one, other = process(), process()
     for process_, value in ((one, 1), (other, 2), (one, 1)):
         place.put("a", value)
@@ -112,7 +118,9 @@ def test_a_forgotten_table_is_noticed(place: Place, process: Any) -> None:
 def test_a_process_with_an_old_snapshot_opens_the_newest_version(
     place: Place, process: Any, *, beyond_half: bool
 ) -> None:
-    """Vacuum may have removed the versions between the remembered version and the newest version."""
+    """Vacuum may have removed the versions between the remembered version and the newest version. If a process needed
+    the removed versions, its batches would fail.
+    """
     one, other = process(), process()
     place.put("a", 0)
     one.run()
@@ -128,7 +136,9 @@ def test_a_process_with_an_old_snapshot_opens_the_newest_version(
 
 
 def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
-    """The round's plan is older than half of `MAX_RUN_SECONDS`, so the slot is left to the next run."""
+    """The round's plan is older than half of `MAX_RUN_SECONDS`, so vacuum may have removed versions since the plan. A
+    commit of such a plan could create a removed version again.
+    """
     one = process()
     place.put("a", 0)
     one.run()

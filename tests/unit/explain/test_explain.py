@@ -113,7 +113,9 @@ def test_a_quarantined_object_is_explained(place):
 
 
 def test_an_object_read_in_part_is_explained(place):
-    """A big object counts as committed only when it is read to its end, although its ETag is already in the table."""
+    """The ETag of a big object is in the table before the object is read to its end. If such an object counted as
+    committed, a user could not explain the missing rows.
+    """
     place.put(b"x" * 900)
     place.commit(place.state(offset=400, rejects=1, reach_end=False))
     answer = place.ask()
@@ -128,8 +130,8 @@ def test_an_object_read_in_part_is_explained(place):
 
 @pytest.mark.parametrize("asked", ["object", "slot"])
 def test_an_object_that_is_to_be_read_again_is_explained(place, asked):
-    """After `s3notify schema set` or `s3notify backfill`, the table has the values of the earlier read. After the new
-    read, the object counts as committed.
+    """The table has the values of the earlier read after `s3notify schema set` or `s3notify backfill`. If the object
+    counted as committed before the new read, a user would take old values for new values.
     """
     place.put()
     place.commit(place.state(again=asked == "object"))
@@ -145,7 +147,9 @@ def test_an_object_that_is_to_be_read_again_is_explained(place, asked):
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])
 def test_the_version_that_committed_the_object_is_found(place, before, after):
-    """The newest version of the slot may have committed other objects."""
+    """The newest version of the slot may have committed other objects. If the answer named the newest version, a user
+    would look at a wrong commit and a wrong batch.
+    """
     place.put()
     other = ObjectState(key="raw/other", etag="x", size=1)
     for _ in range(before):
@@ -159,7 +163,9 @@ def test_the_version_that_committed_the_object_is_found(place, before, after):
 
 
 def test_a_version_delayed_by_other_writers_is_found(place):
-    """If other writers commit first, a version gets a later number than planned."""
+    """A version gets a later number than planned if other writers commit first. If the answer named the planned number,
+    a user would look at a commit that has no row of the object.
+    """
     place.put()
     table = place.source.table(store=place.store, clock=place.clock)
     late = place.round(place.state(), batch="late")
@@ -173,8 +179,9 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
-    """If vacuum has removed the version that committed the object, only the object's label is known. The label is the
-    version for which the object's rows were planned.
+    """Vacuum leaves only the label of the object's rows. The label is the version for which the rows were planned, and
+    other writers may have delayed the commit. Without the words `or later`, a user could take a commit of other objects
+    for the object's commit.
     """
     place.put()
     place.commit(place.state())
@@ -280,7 +287,9 @@ def test_a_key_without_any_trace_is_unknown(place):
 
 
 def test_the_document_is_json(place):
-    """Scripts read the verdict, and the facts by name."""
+    """Scripts read the verdict and the facts by name. A value that JSON cannot represent, or a renamed fact, would stop
+    such scripts.
+    """
     place.put()
     place.commit(place.state())
     failing = Failing(attempts=1, not_before_ms=0, reason="r", parked=True, group=0)
@@ -312,7 +321,9 @@ def test_a_refused_table_is_the_reason_for_waiting_changes(place):
 
 
 def test_the_time_line_is_ordered_and_fits_a_terminal(place):
-    """Each event shows the seconds since the previous event, within 80 columns."""
+    """Without the order and the seconds since the previous event, a user could not see which step took the time. Lines
+    of more than 80 columns would wrap in a small terminal.
+    """
     place.put()
     place.pass_time(1)
     seen_ms = place.clock.wall_ms()
@@ -334,7 +345,9 @@ def test_the_time_line_is_ordered_and_fits_a_terminal(place):
 
 
 def test_reports_of_a_forgotten_table_are_ignored():
-    """A new table begins again with the first version number, so Dagster has older reports with the same numbers."""
+    """A new table begins again with the first version number, so Dagster has older reports with the same numbers. If
+    such a report counted, the answer would say that Dagster received the object before its commit.
+    """
     place = Place().with_topic()
     place.put()
     was = place.clock.wall_ms()

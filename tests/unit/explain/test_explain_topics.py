@@ -43,8 +43,8 @@ def test_entries_in_other_topics_are_explained(place):
 
 
 def test_a_dead_letter_in_the_sources_own_topic_is_explained():
-    """The source's own topic has no endpoint. If a worker delivers the topic's entries nevertheless, they become dead
-    letters.
+    """The source's own topic has no endpoint, so entries that a worker delivers become dead letters. Without the
+    verdict `dead`, the answer would say that the change was not announced.
     """
     place = Place().with_topic(max_attempts=1)
     place.put()
@@ -64,7 +64,9 @@ def consumers(place, topic):
 
 
 def test_with_signals_root_the_root_replaces_the_slots_signal():
-    """With `signals: root`, slots have no signals of their own."""
+    """A source with `signals: root` has no signals of single slots. If the answer looked for a slot's signal, each
+    change would seem to lack a signal, and a user would suspect the writer.
+    """
     place = Place().with_topic(signals="root")
     place.source = with_settings(place.source, signals="root")
     place.put()

@@ -28,7 +28,9 @@ def test_a_queued_change_is_waiting(place):
 
 
 def test_an_entry_without_a_signal_is_explained(place):
-    """A writer may die after it has made the entry, but before it signals. Then the sensor has no reason to look."""
+    """A writer may die after it has made the entry, but before it signals. Without the hint that the signal is missing,
+    a user would wait for a batch that the sensor has no reason to open.
+    """
     place.put()
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
@@ -48,7 +50,9 @@ def test_a_reserved_change_counts_as_being_written(place):
 
 
 def test_an_open_batch_is_found_by_its_chain(place):
-    """Without a Dagster instance, a batch counts as open only as long as its chain lacks the slot's stamp."""
+    """The chains alone show open batches if there is no Dagster instance. If a batch counted after the slot's stamp, a
+    user would wait for a batch that no longer reads the slot.
+    """
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])
     place.open_batch(2, slots=[15 - SLOT])
@@ -75,7 +79,9 @@ def test_an_open_batch_is_found_by_the_sensor(place):
 
 
 def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes(place):
-    """Only a batch that lists the bucket can find a change without an entry."""
+    """A change without an entry is found only by a batch that lists the bucket. If a batch that reads entries counted,
+    a user would wait for a batch that cannot find the change.
+    """
     place.put(queued=False)
     place.open_batch(1)
     assert place.ask().verdict.kind == "signalled"
@@ -90,7 +96,9 @@ def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes
 
 
 def test_the_first_batch_counts_for_every_slot(place):
-    """The chain of the first batch has only one child, which represents all slots."""
+    """The chain of the first batch has only one child, which represents all slots. If only children of single slots
+    counted, the answer would say that only a sweep finds the object.
+    """
     place.store.put(KEY, b"one")
     place.open_batch(0, slots=[EVERYTHING], listing=True)
     assert place.ask().verdict.kind == "in_batch"
@@ -114,7 +122,9 @@ def test_a_failing_slot_is_explained(place, parked, words):
 
 
 def test_a_change_that_waits_for_a_rescan_is_explained(place):
-    """The slot of an unqueued writer waits for a listing."""
+    """The slot of an unqueued writer waits for a listing. If the answer ignored the rescan backlog, a user could start
+    a needless sweep for a change that the next listing finds.
+    """
     place.put(queued=False)
     assert said(place.ask())[1].startswith(
         "signalled 0 s ago without an entry: a batch that lists the slot finds the object"
@@ -126,8 +136,8 @@ def test_a_change_that_waits_for_a_rescan_is_explained(place):
 
 
 def test_a_source_before_its_first_listing_loses_nothing():
-    """Without a topic, the first batch will find all objects. The first batch also finds all objects if the sensor's
-    last full comparison was for an earlier topic.
+    """The next batch lists the whole source if the source has no topic, or a topic that was created again. If the
+    verdict were `unseen` in these cases, a user would start a needless sweep.
     """
     place = Place()
     place.store.put(KEY, b"one")
@@ -166,7 +176,9 @@ def test_an_unannounced_change_is_unseen(place):
 
 
 def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
-    """While unqueued writers are active, every signal leads to a listing, even the signal of a writer that queues."""
+    """The signal is from a writer that queues. If the answer ignored the active unqueued writers, a user would start a
+    sweep for a change that the next listing finds.
+    """
     place.store.put(KEY, b"one")
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
@@ -176,8 +188,8 @@ def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
 
 
 def test_a_sensor_that_does_not_tick_is_named_if_a_change_waits_for_a_batch(place):
-    """The answer does not promise a batch. It says that the next batch depends on the sensor, and shows all known facts
-    about the sensor.
+    """Otherwise a user would wait for a batch that a paused or silent sensor does not open. An unknown sensor must be
+    shown as unknown, so that nobody takes it for a running sensor.
     """
     place.put()
     now_ms = place.clock.wall_ms()

@@ -6,7 +6,9 @@ from s3notify_platform.explain.prices import PRICES, dollars
 
 
 def test_prices_match_the_price_list() -> None:
-    """A PUT or LIST costs over twelve times as much as a GET. A DELETE costs nothing."""
+    """If a price were wrong, Dagster would show a wrong cost for each batch, and a user could choose a more expensive
+    setting.
+    """
     assert dollars({"PUT": 1000, "LIST": 1000, "GET": 10_000, "HEAD": 0, "DELETE": 99}) == pytest.approx(
         0.014
     )

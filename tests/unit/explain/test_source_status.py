@@ -235,7 +235,9 @@ def test_an_acked_slot_is_not_in_flight(source: Source) -> None:
 def test_requests_do_not_grow_with_the_number_of_slots(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts are in the manifest, and ages come from a sample of versions."""
+    """Counts are in the manifest, and ages come from a sample of versions. If each slot cost a request, a look at a
+    source with many slots would be slow and expensive.
+    """
     store = CountingStore(S3ObjectStore(source.location.platform))
     monkeypatch.setattr(status, "open_store", lambda _: store)
     monkeypatch.setattr(location, "open_store", lambda _: store)
@@ -308,7 +310,9 @@ def test_a_nearly_full_inferred_schema_is_warned_about(
 def test_a_table_that_writes_much_more_than_it_changes_is_warned_about(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The warning names the remedy. A second look reads only new versions."""
+    """Without the warning and its remedy, a user would pay for rewrites that a setting avoids. If a second look read
+    old versions again, a process that watches the source would repeat all requests of the first look.
+    """
     monkeypatch.setattr(rewrites, "REWRITE_WARN_BYTES", 1000)
     assert json.loads(run("--json").stdout)[0]["rewrites"] is None
     store = CountingStore(S3ObjectStore(source.location.platform))

@@ -93,7 +93,9 @@ def test_the_text_before_the_damage_is_returned(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_zeros_behind_the_last_member_are_padding(key: str) -> None:
-    """Any other bytes behind the last member are an error."""
+    """Otherwise an object that is padded with zeros would end in an error, although its text is complete. Other bytes
+    may be a damaged member. If such bytes were skipped, the member's records would be lost silently.
+    """
     body = COMPRESS[key](b"text")
     assert text_and_fault(body + bytes(1000), key) == (b"text", "")
     assert text_and_fault(body + bytes(9) + COMPRESS[key](b"more"), key) == (b"textmore", "")
@@ -104,7 +106,9 @@ def test_zeros_behind_the_last_member_are_padding(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_a_decompression_bomb_is_read_in_pieces(key: str) -> None:
-    """No piece exceeds the limit, and no more input is read before the caller has consumed the previous text."""
+    """Otherwise a small compressed object could fill a task's memory with a single piece, before the limit on decoded
+    bytes is checked.
+    """
     many = COMPRESS[key](bytes(200 << 20) if key != "k.bz2" else bytes(60 << 20))
     read = 0
 
@@ -195,7 +199,9 @@ def test_compressed_and_encoded_texts_are_read_record_by_record() -> None:
     mark=st.booleans(),
 )
 def test_encodings_are_decoded(encoding: str, text: str, size: int, compressed: bool, mark: bool) -> None:
-    """Chunks may end in the middle of characters."""
+    """A chunk may end in the middle of a character. If each chunk were decoded separately, such a character would be
+    damaged, and its record would be a reject.
+    """
     if encoding == "shift_jis":
         text = text.replace("é", "日").replace("€", "本")
     body = text.encode(encoding)
@@ -221,7 +227,9 @@ def test_a_byte_order_mark_takes_precedence_over_the_setting() -> None:
     ],
 )
 def test_only_the_line_with_bytes_outside_the_encoding_is_damaged(body: bytes, encoding: str) -> None:
-    """Only the line with such bytes becomes invalid UTF-8. The other lines are valid."""
+    """If decoding stopped at bytes that the encoding does not allow, all later lines would be lost. If a valid
+    character replaced the bytes, the line would become a row with a wrong value.
+    """
     text, fault = text_and_fault(body, "k", 3, encoding)
     first, bad, last = text.split(b"\n")
     assert (first, last, fault) == (b"ok", b"ok", "")

@@ -61,7 +61,9 @@ class TestJsonLines:
         ],
     )
     def test_a_bad_line_does_not_stop_others(self, line: bytes, reason: str) -> None:
-        """The line is rejected with its place, reason and bytes, even if it is the only line, or the last of many."""
+        """Otherwise a single bad line would keep good lines out of the table. Without place, reason and bytes, a user
+        could not find and repair the bad line.
+        """
         objects = [b'{"a":1}\n{"a":2}\n' + line + b'\n{"a":3}\n', b'{"a":4}', line, line + b"\r\n" + line]
         rows, rejects = take(objects, AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [1, 2, 3, 4]
@@ -104,9 +106,8 @@ class TestJsonLines:
         assert [r.raw for r in rejects] == [b'{"m":1.555}', b'{"d":"2024-02-30"}', b'{"l":[2147483648]}']
 
     def test_unknown_fields_are_dropped_or_rejected(self) -> None:
-        """With a given schema, fields that it does not name are dropped.
-
-        With an inferred schema, records with such fields are rejected with the reason.
+        """A user who declares a schema chooses the columns, so other fields are dropped. Nobody has chosen the columns
+        of an inferred schema. If such a schema dropped fields, new data would be lost silently.
         """
         assert values([b'{"a":1,"z":2}'], AB, "jsonl") == [{"a": 1, "b": None}]
         found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)
@@ -128,7 +129,9 @@ class TestJsonLines:
     def test_the_reject_of_an_unknown_field_names_the_remedy_if_the_schema_is_full(
         self, fmt: str, size: tuple[int, int], full: str
     ) -> None:
-        """The reject names the field, the limit and the remedy, even if the field's name is very long."""
+        """A full schema does not grow. Without the remedy, a user would wait for a column that is never added. A reason
+        is cut at 500 characters, so a long field name must not displace the remedy.
+        """
         table = pa.table({"a": [1], "z" * 600: [2]})
         lines = {"jsonl": json.dumps(table.to_pylist()[0]), "csv": "a," + "z" * 600 + "\n1,2\n"}
         body = parquet(table) if fmt == "parquet" else lines[fmt].encode()
@@ -139,7 +142,9 @@ class TestJsonLines:
         assert ("declare `schema`" in found.reason) == bool(full)
 
     def test_offsets_are_right_for_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Offsets are right if an object is longer than a block, and if a block has several objects."""
+        """Some objects are longer than a block, and some blocks have several objects. If an offset were counted from
+        the beginning of its block, a row's `_offset` would show another record.
+        """
         monkeypatch.setattr("s3notify_platform.formats.records.BLOCK_BYTES", 40)
         lines = [b'{"a":%d}' % n if n % 7 else b"bad %d" % n for n in range(50)]
         objects = [b"\n".join(lines), b"\n".join(lines[:3]) + b"\n", b"".join(lines[:1]), lines[1]]
@@ -181,13 +186,17 @@ class TestCsv:
         assert all(r.reason for r in rejects)
 
     def test_a_quote_that_is_never_closed_rejects_one_line(self) -> None:
-        """The lines up to a later quote are not joined into one value."""
+        """Otherwise the text up to the next quote would be one value, and the records in this text would not become
+        rows.
+        """
         rows, rejects = take([b'a,b\n1,"x\n2,y\n3,"z"\n4,"u"'], AB, "csv")
         assert [row["a"] for _, _, row in rows] == [2, 3, 4]
         assert [r.raw for r in rejects] == [b'1,"x']
 
     def test_empty_fields_and_na_are_null(self) -> None:
-        """In string columns, however, empty fields and NA are texts."""
+        """Otherwise each record with a missing number would be a reject. A string column keeps the text NA, because NA
+        may be a real value, like the code of a country.
+        """
         assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
             {"a": None, "b": ""},
             {"a": None, "b": "NA"},
@@ -220,8 +229,8 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
     def test_a_lone_carriage_return_joins_two_records(self) -> None:
-        """The two records become one reject. This reject ends where the second record ends, whatever else the object
-        has.
+        """The reject of the two records must end with the second record. If another line of the object could move the
+        reject's end, a good record behind the reject would be lost.
         """
         for line in (b"1,p\r\r\n", b"1,p\r\r"):
             for other in (b"", b"3,z\n"):
@@ -293,7 +302,7 @@ class TestParquet:
 
     @given(st.data())
     def test_damaged_bytes_give_rows_or_one_reject(self, data: st.DataObject) -> None:
-        """Damage never raises an exception."""
+        """If damage raised an exception, a single damaged file would end the parsing of all files in the same call."""
         body = bytearray(parquet(self.TABLE))
         for _ in range(data.draw(st.integers(1, 4))):
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -366,7 +375,9 @@ json_lines = st.one_of(
 def test_json_rows_and_rejects_are_the_records(
     contents: list[list[bytes]], inferred: bool, with_end: bool
 ) -> None:
-    """Each line that is not blank is one row or one reject, at its own offset, both alone and among other lines."""
+    """Otherwise a line would be lost or loaded twice, or a user would find another line at a row's offset. Objects are
+    parsed together for speed, so the result for an object must not depend on the other objects.
+    """
     objects = [b"".join(line + b"\n" for line in lines)[: None if with_end else -1] for lines in contents]
     assume(all(is_text(body[:HEAD_BYTES], "k", "utf-8") for body in objects))
     assume(not any(Jsonl().refusal(body) for body in objects))
@@ -396,7 +407,9 @@ csv_records = st.lists(st.tuples(st.integers(-9, 9), csv_text), max_size=5)
 
 @given(st.lists(csv_records, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]))
 def test_csv_written_by_python_is_read_back(contents: list[list[tuple[int, str]]], end: str) -> None:
-    """Everything that Python's CSV writer writes is read back unchanged, even values with quotes and line ends."""
+    """Values may have quotes and line ends. If the reader understood quotes in another way than Python's CSV writer, a
+    correct file would give wrong rows or rejects.
+    """
     objects = []
     for records in contents:
         sink = io.StringIO()
@@ -413,9 +426,8 @@ def test_csv_written_by_python_is_read_back(contents: list[list[tuple[int, str]]
 
 @given(st.lists(st.binary(max_size=30) | st.text('a1,"\n\r ', max_size=30).map(str.encode), max_size=3))
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
-    """Only line ends may be between the records that are found.
-
-    The objects have any bytes, and are parsed alone and with other objects.
+    """The objects have any bytes. If bytes other than line ends could be outside of all rows and rejects, records of a
+    damaged CSV would be lost silently.
     """
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")

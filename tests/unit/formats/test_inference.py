@@ -95,7 +95,9 @@ def test_columns_of_parquet_get_the_types_of_their_values() -> None:
     ],
 )
 def test_the_order_of_contradicting_values_does_not_matter(values: list[str], kind: pa.DataType) -> None:
-    """Nobody has to choose a type. Values that do not fit the type are rejected when they are read."""
+    """Otherwise the same records would give a table with other column types and other rejects if the records were read
+    in another order.
+    """
     for one in itertools.permutations(values):
         bodies = [b'{"a":%b}' % value.encode() for value in one]
         found = infer([("jsonl", body) for body in bodies])
@@ -170,7 +172,9 @@ def test_new_fields_keep_the_digits_of_integers() -> None:
 
 
 def test_leading_zeros_are_no_digits() -> None:
-    """Leading zeros do not count as digits, because any column of numbers loses leading zeros."""
+    """Any column of numbers loses leading zeros. If leading zeros counted as digits, a column of small numbers would
+    become decimal, only because its texts are long.
+    """
     assert infer([("csv", b"a\n000000000000000000000005\n")]) == pa.schema([("a", pa.int64())])
     assert infer([("csv", b"a\n0000012345678901234567890123\n")]) == pa.schema([("a", pa.decimal128(38, 0))])
 
@@ -219,7 +223,9 @@ def unordered_kind(kind: pa.DataType) -> Any:
 def test_an_inferred_schema_depends_neither_on_the_order_nor_on_the_grouping(
     found: list[pa.Schema], data: st.DataObject
 ) -> None:
-    """Tasks join the fields of their objects, and the driver joins the results."""
+    """Tasks join the fields of their objects, and the driver joins the results. If order or grouping mattered, the
+    number of tasks could change the column types of a new table.
+    """
     expected = inference.infer(found)
     assert expected is not None
     other = data.draw(st.permutations(found))
@@ -265,7 +271,9 @@ def test_no_schema_is_inferred_from_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["_key", "_KEY", "_rescued", ""])
 def test_reserved_names_are_not_inferred(name: str) -> None:
-    """A record that has a field with a reserved name is a reject, and the source continues."""
+    """A table already has the column `_key`, and no column can have an empty name. If a record could put such a field
+    into the inferred schema, no row of the source could be written.
+    """
     body = json.dumps({"a": 1}).encode() + b"\n" + json.dumps({name: 1}).encode() + b"\n"
     found = infer([("jsonl", body)])
     assert found == pa.schema([("a", pa.int64())])
@@ -275,7 +283,9 @@ def test_reserved_names_are_not_inferred(name: str) -> None:
 
 
 def test_fields_with_the_name_of_a_key_column_are_not_inferred() -> None:
-    """The names are excluded in upper and lower case, from the first schema and from later additions."""
+    """The object's key already gives the value of a key column. If a field with the same name were inferred, too, the
+    table would have two columns whose names differ at most in case, and Spark would refuse the table.
+    """
     schemas = [pa.schema([("id", pa.int64()), ("DT", pa.string())])]
     assert inference.infer(schemas, ["dt"]) == pa.schema([("id", pa.int64())])
     assert inference.joined(schemas, ["dt", "ID"]) is None

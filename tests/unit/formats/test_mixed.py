@@ -75,7 +75,7 @@ def test_a_json_line_that_parses_alone_parses_among_others(
 def test_a_csv_record_that_parses_alone_parses_among_others(
     inferred: bool, mismatches: Mismatches, objects: list[bytes]
 ) -> None:
-    """The other records may be in the same object, or in other objects."""
+    """Otherwise a good record would become a reject, only because of the other records in the same object or batch."""
     found = together(objects, "csv", inferred=inferred, mismatches=mismatches)
     assert set(alone(objects, "csv", inferred=inferred, mismatches=mismatches)) <= found
 

@@ -58,7 +58,9 @@ def inferred(form: Format, body: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_notation_applies_by_column(fmt: str) -> None:
-    """A pattern may apply to all columns, or to one column. A column without a pattern is read as usual."""
+    """Otherwise a source with two forms of dates could not be read: the pattern for a column would make rejects of
+    correct values in another column.
+    """
     form = form_of(
         fmt,
         date_format="dd.MM.yyyy|born=yyyyMMdd",
@@ -95,9 +97,8 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
-    """A value in another notation is rescued, or its record is a reject that names the notation.
-
-    The neighbouring records become rows, with any block size.
+    """If the text 12.50 were read with a decimal comma, the amount would silently become 1250. Without the notation in
+    the reason, a user would not see why a usual text like 12.50 is refused.
     """
     form = form_of(fmt, date_format="dd.MM.yyyy", timestamp_format="d.M.yy H:mm", decimal_comma="all")
     schema = pa.schema([("id", INT), ("day", DAY), ("at", UTC_TIME), ("amount", MONEY)])
@@ -136,10 +137,8 @@ def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
-    """The zone applies with and without a pattern.
-
-    A time that clocks show twice in autumn means the first of the two moments. A time that clocks skip in spring does
-    not fit.
+    """Otherwise all local times of a source would be read as UTC, and would be wrong by hours. A time that clocks show
+    twice in autumn means the first of the two moments. A time that clocks skip in spring does not fit.
     """
     texts = {
         "2026-01-31T12:00:00": datetime(2026, 1, 31, 11, tzinfo=UTC),
@@ -193,8 +192,8 @@ def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
 
 
 def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
-    """If several paths apply, the pattern of the longest path is used. The reason of a mismatch names the pattern of
-    this path.
+    """If several paths apply, the longest path decides. Otherwise dates in `o.born` would be read with the pattern of
+    `o`, and correct dates would become rejects.
     """
     form = form_of(
         "jsonl", date_format="dd.MM.yyyy|o=yyyy/MM/dd|o.born=yyyyMMdd", decimal_comma="lines.amount|rates"
@@ -230,7 +229,7 @@ def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
 @pytest.mark.parametrize("fmt", ["jsonl", "json"])
 @pytest.mark.parametrize("count", [2, 100])
 def test_json_numbers_keep_their_decimal_point(fmt: str, count: int) -> None:
-    """JSON numbers may be mixed with texts that have a comma, and with texts that have escapes."""
+    """If the decimal comma also applied to JSON numbers, 1.234 would be loaded as 1234, and 1.5 would be a reject."""
     form, schema = (
         form_of(fmt, decimal_comma="all"),
         pa.schema([("amount", MONEY), ("rate", FLOAT), ("s", TEXT)]),
@@ -256,9 +255,8 @@ NOTED = {
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_types_are_inferred_in_the_notation(fmt: str) -> None:
-    """A column becomes a date or a number if all its texts are in the notation.
-
-    With a notation, dates in ISO 8601 are only texts.
+    """Otherwise a column of dates like 31.01.2026 would be a string, and users would have to convert each value. Times
+    in ISO 8601 stay texts, because a column with another pattern would reject such times.
     """
     row = {
         "day": "31.01.2026", "born": "19700203", "at": "31.01.2026 07:05", "amount": "1.234,50", "code": "a,5",

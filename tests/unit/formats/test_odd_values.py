@@ -153,7 +153,9 @@ def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bo
 @pytest.mark.parametrize("rescue", [False, True])
 @pytest.mark.parametrize("place", WRAPPED)
 def test_each_value_becomes_a_row_or_a_reject(place: str, rescue: bool) -> None:
-    """For any value, column type and place, nothing raises an error, and `as_py` works for each row."""
+    """If a value raised an error in the parser, other objects in the same call would get no rows. If `as_py` failed, no
+    Python program could read the row.
+    """
     tried = 0
     for name, fmt, body in _files(place, ODD):
         absent = pa.schema([("id", pa.int64())])
@@ -174,7 +176,9 @@ def test_each_value_becomes_a_row_or_a_reject(place: str, rescue: bool) -> None:
 
 @pytest.mark.parametrize("place", WRAPPED)
 def test_an_inferred_schema_rejects_values_that_python_cannot_hold(place: str) -> None:
-    """All other values become rows."""
+    """Python's dates end with the year 9999. If a later date were loaded, no Python program could read its row. The
+    first and the last valid date must become rows, because a stricter check would lose correct data.
+    """
     odd = 0
     for values in (ODD, GOOD):
         files = [*_files(place, values)]
@@ -204,7 +208,9 @@ FINE = ("0001-01-01", "9999-12-31", "0001-01-01T00:00:00Z", "9999-12-31 23:59:59
 
 @pytest.mark.parametrize("kind", [DAY, UTC, pa.timestamp("us")])
 def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
-    """The record with an odd time is a reject, or the time is rescued, both in JSON and in CSV."""
+    """The times of many records are converted together. If a single odd time made such a conversion fail, good records
+    in the same block would become rejects.
+    """
     schema = pa.schema([("id", pa.int64()), ("v", kind)])
     texts = [text for text in (*TEXTS, *FINE) if kind != DAY or ("T" not in text and ":" not in text)]
     fine = {n for n, text in enumerate(texts) if text in FINE}
@@ -222,7 +228,7 @@ def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
 
 
 def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
-    """The odd times are in JSON, and in a Parquet column of texts."""
+    """Otherwise a time of the year 0 inside a struct or a list would make rejects of good records in the same block."""
     inside = pa.schema([("s", pa.struct([("t", UTC)])), ("l", pa.list_(DAY)), ("t", UTC)])
     body = b'{"s":{"t":"0000-01-01"}}\n{"l":["0001-01-01","0000-01-01"]}\n{"s":{"t":"0001-01-01"},"l":[]}\n'
     rows, rejects = take([body], inside, "jsonl")

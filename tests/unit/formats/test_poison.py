@@ -80,7 +80,9 @@ def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) 
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_inference_next_to_a_bad_object_works(name: str) -> None:
-    """The inferred schema has the columns of the good object, and nothing raises an error."""
+    """Otherwise a single bad object in the sample would prevent the schema, and the good objects of the source could
+    not be loaded.
+    """
     form = form_of(name)
     schemas = [
         schema
@@ -112,7 +114,9 @@ def test_rows_without_bytes_are_refused() -> None:
 
 @pytest.mark.parametrize("inferred", [False, True])
 def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool) -> None:
-    """The more columns the schema has, the fewer rows an Arrow table may have."""
+    """A row has a null for each column that its record lacks. Without smaller tables, a small object in a source with
+    thousands of columns could fill a task's memory with nulls.
+    """
     wide = pa.schema([(f"c{n}", pa.int64()) for n in range(2000)])
     body = parquet(pa.table({"c7": list(range(20_000))}))
     lines = b"".join(b'{"c%d":%d}\n' % (7 + n % 3, n) for n in range(20_000))
@@ -163,7 +167,9 @@ print(pa.default_memory_pool().max_memory())
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
 def test_bad_lines_that_are_read_as_documents_affect_no_other_object(name: str) -> None:
-    """JSON documents are tested separately, since they have their own reader."""
+    """JSON documents have their own reader. If a bad text stopped or confused this reader, rows of good documents in
+    the same call would be lost or changed.
+    """
     for rescue in (False, True):
         target = Target(schema=SCHEMA, inferred=True, rescue=rescue)
         good = b'[{"id":1,"name":"ann"},\n{"id":2,"name":"bob"}]'
@@ -200,7 +206,9 @@ for _ in range(2):
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_corpus_takes_at_most_a_gigabyte_of_memory() -> None:
-    """One process reads all objects of the corpus, in each way."""
+    """Otherwise a small bad object could exhaust the memory of a Spark worker, and good objects of the same task would
+    not be loaded.
+    """
     program = [sys.executable, "-m", "tests.support.programs.read_poison"]
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=880)
     assert 0 < int(done.stdout) <= 1 << 30
@@ -209,9 +217,8 @@ def test_the_corpus_takes_at_most_a_gigabyte_of_memory() -> None:
 @pytest.mark.parametrize("how", [{}, {"store_schema": False}])
 @pytest.mark.parametrize("size", [460_000, 10_000_000])
 def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any]) -> None:
-    """An object of a few hundred bytes repeats one value many times.
-
-    Such an object is refused as a whole, before any row is returned.
+    """An object of a few hundred bytes may repeat a value many times. Without the bound, the rows of such an object
+    could take gigabytes, and the task would run out of memory.
     """
     body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
     rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))
@@ -234,8 +241,8 @@ def test_rows_before_the_bound_are_kept_and_the_reject_has_an_offset() -> None:
 
 
 def test_avro_rows_before_the_bound_are_kept() -> None:
-    """Avro's blocks are small. So only the rows beyond the bound are one reject, with the offset of the first
-    such row.
+    """Otherwise a user would lose rows that are within the bound. Without the offset of the first row beyond the bound,
+    a user could not see where the missing rows begin.
     """
     records = (long(1 << 20) + b"x" * (1 << 20)) * 15
     schema = {"type": "record", "name": "r", "fields": [{"name": "name", "type": "string"}]}
@@ -291,7 +298,9 @@ def test_a_text_that_compresses_well_is_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("name", HEAVY_FILES)
 def test_small_files_take_at_most_a_gigabyte_of_memory(name: str) -> None:
-    """Each file gives rows or rejects in a process that has one gigabyte."""
+    """Otherwise a file of less than a megabyte could end a Spark worker with little memory, and good files of the same
+    task would not be loaded.
+    """
     program = """
 import os
 import sys

@@ -60,9 +60,8 @@ class TestJsonLines:
         ],
     )  # fmt: skip
     def test_a_value_that_does_not_fit_is_rescued(self, value: bytes, text: str) -> None:
-        """The value is null in its column, and `_rescued` has its text, unchanged from the object.
-
-        The other values are loaded.
+        """Otherwise a single wrong value would keep the other values of its record out of the table. Without the
+        unchanged text in `_rescued`, a user could not repair the value later.
         """
         found = rescued([b'{"a":1,"b":"p"}\n{"b":"q","a": ' + value + b' }\n{"a":3}\n'], AB, "jsonl")
         assert found == [
@@ -72,7 +71,9 @@ class TestJsonLines:
         ]
 
     def test_nested_values_that_do_not_fit_are_rescued(self) -> None:
-        """Only the innermost value that does not fit becomes null."""
+        """Only the innermost value becomes null. If a whole struct or list became null, values that fit would be
+        missing from their columns.
+        """
         body = (
             b'{"o":{"x":"1","y":[{"z":1},{"z":true,"w":"?"},2]},"l":[1,"2",null],"q.r":{"s":1},"m":"0.125"}\n'
             b'{"o":[1],"l":{},"f":"x"}\n{"o":{"y":[{"v":0}]}}'
@@ -100,15 +101,17 @@ class TestJsonLines:
         [b"no", b'{"a":1', b'{"a":1,"a":2}', b'{"b":"\xff"}', b"[1]", b'{"a":1}{"a":2}', b'{"b":"\x00"}'],
     )
     def test_a_record_that_cannot_be_split_is_quarantined(self, line: bytes) -> None:
-        """The reject has the parser's reason, and other records are rescued."""
+        """A record that cannot be split gives no values. If the record became a row, the row would have only nulls, and
+        a user would not see the parser's reason.
+        """
         rows, rejects = take([b'{"a":"x"}\n' + line + b'\n{"a":"y"}'], AB, "jsonl", mismatches="rescue")
         assert [row["_rescued"] for _, _, row in rows] == ['{"a":"x"}', '{"a":"y"}']
         assert [(r.offset, r.raw) for r in rejects] == [(10, line)]
         assert rejects[0].reason
 
     def test_fields_that_the_schema_lacks_are_rescued(self) -> None:
-        """Fields that the schema lacks are rescued even if their values have contradicting types. Nulls are not
-        rescued.
+        """Otherwise values of a new field would be missing from the table. Contradicting types must not prevent the
+        rescue, because nobody has chosen a type for such a field.
         """
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
         seen: list[Parsed] = []
@@ -122,9 +125,8 @@ class TestJsonLines:
         assert total(seen, "unnamed") == {0: {"z": 3}, 1: {"y": 1}}
 
     def test_an_inferred_schema_reports_the_fields_that_it_lacks(self) -> None:
-        """The fields are reported with types, both from records that fit and from other records.
-
-        A field that is always null has no type yet.
+        """An inferred schema grows by the reported fields. If a record with a mismatch reported no fields, a field that
+        occurs only in such records would never get a column. A field that is always null has no type yet.
         """
         seen: list[Parsed] = []
         rescued(
@@ -153,7 +155,7 @@ class TestCsv:
         assert fourth[1] == {}
 
     def test_ragged_records_are_rescued(self) -> None:
-        """Surplus values are rescued. Missing values are null in the row, and are counted."""
+        """Otherwise surplus values would be lost, and nothing would show that a record has too few values."""
         seen: list[Parsed] = []
         assert rescued([b'a,b\n1,x,y,"z,"\n2\n3,w\n'], AB, "csv", seen=seen) == [
             ({"a": 1, "b": "x"}, {"_extra": '["y","z,"]'}),
@@ -169,7 +171,9 @@ class TestCsv:
         assert [(r.offset, r.raw) for r in rejects] == [(8, line)]
 
     def test_columns_that_the_schema_lacks_are_rescued(self) -> None:
-        """Values are rescued as unchanged texts; an empty field has no value."""
+        """Otherwise values of a new column would be missing from the table. Values are rescued as unchanged texts,
+        because the text 0.10 would lose a digit as a number.
+        """
         seen: list[Parsed] = []
         found = rescued([b"a\n0\n", b"z,a\n0.10,1\n,2\n9,x\n"], AB, "csv", seen=seen)
         assert [(row["a"], odd) for row, odd in found] == [
@@ -187,8 +191,8 @@ class TestCsv:
 
 class TestParquet:
     def test_values_that_do_not_fit_are_rescued(self) -> None:
-        """Values are cast and rescued one by one. If no cast to the column's type exists, all values of the column are
-        rescued as texts.
+        """Values are cast one by one. Otherwise a single value that does not fit would make its whole column null. If
+        no cast to the column's type exists, all values of the column are rescued as texts.
         """
         table = pa.table(
             {
@@ -253,7 +257,9 @@ class TestQuarantine:
         assert reason in reject(body, AB, fmt).reason
 
     def test_values_that_a_given_schema_drops_are_counted(self) -> None:
-        """The values are counted by object and path, so that nothing is dropped silently."""
+        """Without the counts by object and path, a user would not notice that a declared schema leaves out fields that
+        the objects have.
+        """
         nested = pa.schema([("a", pa.int64()), ("o", pa.struct([("x", pa.int64())]))])
         seen: list[Parsed] = []
         take([b'{"a":1,"z":1}\n{"z":2}', b'{"a":2}', b'{"o":{"w":1}}'], nested, "jsonl", seen=seen)
@@ -361,7 +367,9 @@ def test_no_json_value_is_lost_by_rescue(
 
 @given(st.lists(record, max_size=6))
 def test_rescue_changes_no_record_that_fits(contents: list[dict[str, Any]]) -> None:
-    """Each row that the setting `quarantine` keeps has the same values with the setting `rescue`."""
+    """Otherwise a user who changes the setting `mismatches` from `quarantine` to `rescue` would get other values in
+    records without any mismatch.
+    """
     body = b"".join(json.dumps(row).encode() + b"\n" for row in contents)
     kept, rejects = take([body], DEEP, "jsonl")
     assert len(kept) + len(rejects) == len(contents)
@@ -376,7 +384,9 @@ texts = st.sampled_from(["", "1", "-7", "1.5", "x", '"', "a,b", "l\nm", "NA", "\
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), max_size=6), st.booleans())
 @example([["", "NA", ""]], True)
 def test_no_csv_value_is_lost_by_rescue(contents: list[list[str]], inferred: bool) -> None:
-    """Records may have any number of values."""
+    """Records may have more or fewer values than the header. If a value were neither in its column nor in `_rescued`,
+    the table would lack the value, and no reject would show the loss.
+    """
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["a", "z", "b"])

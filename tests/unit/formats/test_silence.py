@@ -240,7 +240,9 @@ def may_be_empty(fmt: str, codec: str, prefix: bytes) -> bool:
 
 @every_case
 def test_a_cut_of_an_object_without_records_is_not_silent(fmt: str, codec: str) -> None:
-    """Only a complete object may have neither rows nor rejects."""
+    """Only a complete object may have neither rows nor rejects. If a cut object counted as empty, nobody would search
+    for the records behind the cut.
+    """
     if fmt == "binary":
         return
     body = made(fmt, codec, 0)
@@ -257,7 +259,9 @@ def test_a_cut_of_an_object_without_records_is_not_silent(fmt: str, codec: str) 
 @pytest.mark.parametrize("codec", ["k.gz", "k.bz2", "k.zst"])
 @pytest.mark.parametrize("fmt", [fmt for fmt in TEXTS if fmt != "json"])
 def test_a_complete_stream_without_content_is_empty(fmt: str, codec: str) -> None:
-    """A stream without content needs no header. A stream that is cut is a reject."""
+    """Otherwise the empty output of a writer that compresses would be a reject, for example because a CSV has no
+    header. A cut stream is a reject, because nobody knows whether records are missing.
+    """
     body = CODECS[codec](b"")
     assert of_whole(fmt, codec, [body]) == [Outcome(0, 0)]
     cuts = [body[:place] for place in range(1, len(body))]
@@ -337,8 +341,8 @@ def check_flips(
 
 @every_case
 def test_some_flipped_bits_are_not_silent(apart: Apart, fmt: str, codec: str) -> None:
-    """Each run of the test flips the same bits. Some of these bits are at both ends of the file, where the file's
-    metadata is.
+    """If a flipped bit were silent, a damaged object would lose records without an error or a reject. Each run of the
+    test flips the same bits. Some of these bits are at both ends of the file, where the file's metadata is.
     """
     size, draw = len(made(fmt, codec)), random.Random(f"{fmt} {codec}")
     ends = {*range(min(size, 20)), *range(max(0, size - 60), size)}

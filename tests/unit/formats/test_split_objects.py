@@ -43,7 +43,9 @@ from tests.support.split_reading import (
     ],
 )
 def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
-    """Any read of the split may notice the change."""
+    """Any read of the split may notice the change. If a later read's error were ignored, the records before the error
+    would be committed as the complete split.
+    """
     body = parquet_of(30, 10) if fmt == "parquet" else b"a,b\n" * 100
     schema = fixed_schema("binary") if fmt == "binary" else SCHEMAS.get(fmt, AB)
     split = Split(version=version(body), start=0, end=len(body))
@@ -61,7 +63,7 @@ def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Excepti
 
 
 def test_few_chunks_are_held() -> None:
-    """Only the chunks in flight and the chunk that is being cut are in memory, whether the caller parses or pauses."""
+    """Otherwise a large object would fill the memory of a task that parses more slowly than the store answers."""
     body = b'{"a":1,"b":"x"}\n' * 10_000
     held = 0
     most = 0
@@ -116,8 +118,8 @@ def test_parquet_splits_give_each_row_once(rows: int, group: int, at: list[int])
 
 
 def test_tiny_row_groups_are_read_once() -> None:
-    """A split has the row groups whose middle byte is in its range. No row group may be read twice, even if several
-    tiny row groups have the same middle byte.
+    """A split has the row groups whose middle byte is in its range, and several tiny row groups may have the same
+    middle byte. If two splits read the same row group, the table would have the group's rows twice.
     """
     sink = io.BytesIO()
     table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
@@ -133,7 +135,9 @@ def test_tiny_row_groups_are_read_once() -> None:
 
 
 def test_a_damaged_row_group_is_one_reject() -> None:
-    """The reject has the offset of the row group's first row. The other row groups are loaded."""
+    """Otherwise damage in a single row group would keep all other rows of the file out of the table. The offset of the
+    reject shows a user where the missing rows begin.
+    """
     body = bytearray(parquet_of(30, 10))
     at = body.index(b"row 15")
     body[at - 300 : at] = b"\xff" * 300
@@ -189,7 +193,7 @@ def test_a_binary_object_that_is_too_large_fails() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet"])
 def test_empty_objects_are_still_requested(fmt: str) -> None:
-    """The request checks that the empty object still exists."""
+    """Without the request, an object that was deleted in the meantime would be committed as an empty object."""
     source = Remote(b"")
     found, end = read(source, Split(version=version(b""), start=0, end=0), fmt, SCHEMAS.get(fmt, AB))
     assert (found, end) == ([], SplitEnd(status="ok", offset=0, reach_end=True))

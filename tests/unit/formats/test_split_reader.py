@@ -98,7 +98,9 @@ def test_a_later_split_goes_on_where_the_earlier_split_ended(
     "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
 )
 def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
-    """The meaning of a stray quote is clear only when the end of the quote's value has been read."""
+    """The meaning of a stray quote is clear only when the end of the quote's value has been read. If the reader decided
+    earlier, the same object would give other records with another chunk size.
+    """
     (split,) = cut(body, [], "csv")
     for size in range(1, len(body)):
         limits = Limits(chunk_bytes=size, block_bytes=size)
@@ -106,8 +108,8 @@ def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
 
 
 def test_a_quoted_value_may_span_splits() -> None:
-    """A split that ends inside a quoted value reads the value's record to the end. The next split begins behind this
-    record.
+    """A split that ends inside a quoted value reads the record to its end. Otherwise the record would be cut at the
+    border of two splits, and its parts would be rejects or wrong rows.
     """
     body = b'a,b\n1,"' + b"line\n" * 20 + b'"\n2,y\n'
     of = version(body)
@@ -136,7 +138,9 @@ compressions = st.sampled_from(sorted(COMPRESS))
 def test_reading_record_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
-    """Reads in steps of a few bytes give each record once, with its offset in the decoded text."""
+    """A large compressed object is read in several steps. If a step continued at a wrong record, the table would lack
+    records, or would have records twice.
+    """
     fmt, text = made
     key, encoding = (how, "utf-8") if how in COMPRESS else ("k", how)
     if how in COMPRESS:
@@ -239,7 +243,9 @@ def test_an_undecodable_line_is_one_reject() -> None:
 def test_records_that_are_too_long_are_rejects(
     made: tuple[str, bytes], at: list[int], longest: int, one: Limits, other: Limits
 ) -> None:
-    """The rejects are the same for any splits and chunks, and the other records are not affected."""
+    """Without a limit, a record that has no end would fill a task's memory. If splits or chunks decided which records
+    are too long, two reads of the same object could give different rows.
+    """
     fmt, body = made
     all_of_it = Split(version=version(body), start=0, end=len(body))
     expected, _ = read(Remote(body), all_of_it, fmt, SCHEMAS[fmt], limits=replace(one, record_bytes=longest))
@@ -286,7 +292,9 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
 
 
 def test_closing_a_reader_does_not_wait_for_its_reads() -> None:
-    """The garbage collector may close a reader in any thread, even in a thread without which the reads cannot end."""
+    """The garbage collector may close a reader in any thread, even in a thread without which the reads cannot end. If
+    closing waited for the reads, that thread and the reads would wait for each other for ever.
+    """
     go_on, done = Event(), list[int]()
 
     class Slow(BytesInMemory):

@@ -127,7 +127,9 @@ def test_written_times_are_read_back(time: datetime) -> None:
 
 @given(st.text(alphabet="0123456789.:- /TZ+", max_size=20))
 def test_no_text_is_guessed(text: str) -> None:
-    """If a text is read, the resulting time, written in the pattern, is the same text."""
+    """If a text that does not match the pattern were read, a mistyped date would be loaded as another day, and no
+    reject would show the mistake.
+    """
     found = at("dd.MM.yyyy HH:mm", text)
     if found is not None:
         written = f"{found.day:02}.{found.month:02}.{found.year:04} {found:%H:%M}"

@@ -121,7 +121,9 @@ def at(text: str) -> datetime:
     ],
 )
 def test_times_are_read_in_iso_8601(text: str, value: Any) -> None:
-    """Times without a zone are UTC, and times are cut to microseconds, the precision of Spark."""
+    """Otherwise a time with a zone would be wrong by hours, or a time with nanoseconds would be a reject. Times without
+    a zone are UTC. Times are cut to microseconds, the precision of Spark.
+    """
     naive = value if value is NO else value.replace(tzinfo=None)
     json_line, csv_file = b'{"v":"%s"}' % text.encode(), b'v\n"%s"\n' % text.encode()
     assert one(json_line, UTC_TIME, "jsonl") == one(csv_file, UTC_TIME, "csv") == value
@@ -129,7 +131,9 @@ def test_times_are_read_in_iso_8601(text: str, value: Any) -> None:
 
 
 def test_times_of_different_precision_are_read_together() -> None:
-    """A time with nanoseconds does not change its neighbours, not even in nested columns."""
+    """Otherwise a single time with nanoseconds would make its record a reject, or change the times of its neighbours,
+    even in nested columns.
+    """
     kind = pa.struct([("t", pa.list_(UTC_TIME)), ("d", DAY)])
     body = (
         b'{"v":{"t":["2024-05-06T07:08:09.123456789Z",null,"2024-05-06T07:08:09.5"],"d":"2024-02-29"}}\n'
@@ -176,14 +180,18 @@ def test_days_are_read_in_iso_8601(text: str, value: object) -> None:
     ],
 )
 def test_json_of_another_type_does_not_fit(text: str, kind: pa.DataType) -> None:
-    """Types are not guessed: a string of digits is not a number."""
+    """Otherwise the number 1715000000 would be read as a time in a guessed unit. A wrong guess would give wrong rows,
+    and no reject would show the mistake.
+    """
     assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") is NO
     assert one(b'{"v":null}', kind, "jsonl") is None
     assert one(b"{}", kind, "jsonl") is None
 
 
 def test_empty_csv_fields_and_missing_columns_are_null() -> None:
-    """An empty field of a string column is the empty string."""
+    """Otherwise a record with an empty number would be a reject, and so would each record of a file that lacks a
+    column. An empty field of a string column is the empty string.
+    """
     schema = pa.schema(
         [
             ("i", INT),
@@ -204,7 +212,9 @@ def test_empty_csv_fields_and_missing_columns_are_null() -> None:
 
 
 def test_json_nulls_are_null_at_any_depth() -> None:
-    """A null may be in an object, in a list, in a list of lists, or in a column that is always null."""
+    """Otherwise a record with a null inside an object or a list would be a reject, or the null could become an empty
+    object that queries count as a value.
+    """
     schema = pa.schema([("o", pa.struct([("x", INT)])), ("l", pa.list_(pa.list_(INT))), ("n", TEXT)])
     body = b'{"o":{"x":null},"l":[null,[null],[]],"n":null}\n{"o":null,"l":null}\n{"o":{},"l":[]}'
     rows, rejects = take([body], schema, "jsonl")
@@ -217,8 +227,8 @@ def test_json_nulls_are_null_at_any_depth() -> None:
 
 
 def test_numbers_in_string_columns_are_texts() -> None:
-    """The string is the number's source text, whatever else the record has. The JSON values true and false become
-    texts, too.
+    """Otherwise a record would be a reject if its writer left out the quotes of a code. The string is the number's
+    source text, because 0.10 would otherwise become 0.1.
     """
     lines = (
         b'{"b":1}',
@@ -298,7 +308,9 @@ def test_parquet_values_are_cast_or_do_not_fit(values: pa.Array, kind: pa.DataTy
 
 
 def test_parquet_times_in_int96_are_read() -> None:
-    """INT96 has times that do not fit into nanoseconds of 64 bits."""
+    """INT96 has times that do not fit into nanoseconds of 64 bits. If such times were read as nanoseconds, a time of
+    the year 1500 would overflow, and would be loaded with a wrong year.
+    """
     sink = io.BytesIO()
     values = [datetime(1500, 1, 1), datetime(2024, 1, 1, 1, 2, 3, 4)]
     pq.write_table(pa.table({"v": pa.array(values, TIME)}), sink, use_deprecated_int96_timestamps=True)
@@ -310,7 +322,10 @@ def test_parquet_times_in_int96_are_read() -> None:
 
 
 def test_only_the_first_byte_order_mark_is_removed() -> None:
-    """A byte order mark at any other place belongs to the text."""
+    """If a byte order mark at the beginning stayed, the first JSON record would be a reject, and the first CSV column
+    would have a wrong name. A mark at any other place belongs to the text. If such a mark were removed, a value would
+    change.
+    """
     schema = pa.schema([("v", TEXT)])
     bom = b"\xef\xbb\xbf"
     assert take([bom + b'{"v":"a"}\n{"v":"' + bom + b'"}\n' + bom + b'{"v":"c"}'], schema, "jsonl")[0][1][

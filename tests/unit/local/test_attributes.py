@@ -240,8 +240,9 @@ def run(*arguments: str) -> Result:
     ],
 )
 def test_a_command_says_what_is_wrong(project: Path, text: str, said: str) -> None:
-    """The message names file, key and the nearest valid key. The command exits with 1, sends nothing, and shows no
-    secret.
+    """If a mistyped setting were ignored, the command would run with a default that the user did not choose. Without
+    file, key and nearest valid key, the user would have to search for the mistake. A secret in the message could end up
+    in a log.
     """
     file = write(project, PLACE)
     file.write_text(f"{file.read_text()}  {text}\n")
@@ -277,7 +278,7 @@ def test_a_document_without_a_source_is_refused(project: Path, document: dict[st
 
 
 def test_other_components_may_have_their_own_keys(project: Path) -> None:
-    """In the YAML of another component, only keys that this package's component also has are checked."""
+    """Otherwise commands would refuse the YAML of a project whose own component has further keys."""
     write(project, PLACE).write_text(
         yaml.safe_dump({"type": "shop.Orders", "attributes": PLACE | {"shop": 7}})
     )
@@ -288,7 +289,9 @@ def test_other_components_may_have_their_own_keys(project: Path) -> None:
 
 
 def test_values_have_their_types(project: Path) -> None:
-    """Quoted texts and expressions are converted, so "7" becomes a number, and "false" becomes false."""
+    """Otherwise the quoted text "false" would count as true. The setting `requester_pays` would then be on, and the
+    user would pay for each request.
+    """
     given = {"slots": "7", "max_seconds": "{{ env.SEVEN }}", "s3": {"requester_pays": "false"}}
     write(project, PLACE | given)
     (source,) = sources_of()

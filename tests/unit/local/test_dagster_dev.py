@@ -32,10 +32,9 @@ class Watched(DagsterDev):
 
 
 def test_a_home_is_served_by_one_process(tmp_path):
-    """A second process is refused, and its error names the first process, which continues. After the first process has
-    ended, the home can be served again.
-
-    Only one process may create the storage, before the supervisor and Dagster open it.
+    """Otherwise two daemons would share a home, and could start the same runs. Two processes that create the storage at
+    the same time could leave a storage that no process can open. After the first process has ended, a lock that
+    remained would make the home unusable.
     """
     first_port, second_port = free_ports(2, SYSTEM_CLOCK)
     with Watched(tmp_path, port=first_port, environment={}) as first:

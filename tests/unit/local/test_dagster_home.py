@@ -15,7 +15,9 @@ from s3notify_platform.orchestration.warm import PromptRunCoordinator, WarmRunLa
 
 
 def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
-    """The classes that the file names can be loaded, and the launcher starts the supervisor by itself."""
+    """If a class in `dagster.yaml` could not be loaded, `dg dev` would fail at its start. Without `start_supervisor`,
+    no run would be warm until the user starts `s3notify warm`.
+    """
     home = tmp_path / "new" / "home"
     done = CliRunner().invoke(main, ["init", "--dagster-home", str(home)])
     assert done.exit_code == 0, done.output

@@ -42,8 +42,8 @@ def test_fitting_versions_are_no_problem() -> None:
 
 
 def test_the_remedy_for_a_dagster_that_is_too_new_is_the_older_one() -> None:
-    """`create-dagster` pins the newest version. So pip replaces a version that fits with the newest version, and only
-    prints a warning.
+    """A version of `dagster-pyspark` appears days after the version of `dagster` that it needs. If the message asked
+    for a newer `dagster-pyspark`, pip might find no such version, and the user could not repair the project.
     """
     found = compared(packages("1.13.29", pyspark="0.29.27", aws="0.29.27", webserver="1.13.29"))
     assert "dagster-pyspark 0.29.27 needs dagster==1.13.27" in found.problem
@@ -68,8 +68,8 @@ def test_another_minor_version_is_refused(version: str, pyspark: str) -> None:
 
 
 def test_the_import_checks_the_versions() -> None:
-    """Another minor version is refused before its modules are imported. If only the last numbers differ, there is a
-    warning.
+    """Modules of Dagster differ between minor versions. Without the check, a user would see an import error in place of
+    the command to type. If different last numbers were refused, working projects would stop.
     """
     with pytest.raises(UsageError, match=r"dagster 1\.14\.0 is installed"):
         check_minor("1.14.0")
@@ -99,7 +99,9 @@ def importing(version: str, folder: Path) -> tuple[str, str]:
 
 
 def test_the_component_names_the_line_to_type_if_dagster_has_another_minor_version(tmp_path: Path) -> None:
-    """A user sees this message when the project's YAML is loaded."""
+    """Dagster imports the component when the project's YAML is loaded. Without the line to type, a user would see only
+    an import error, and would not know which versions fit.
+    """
     said, errors = importing("1.14.2", tmp_path)
     assert "SAID dagster 1.14.2 is installed" in said, errors
     assert "Type: pip install dagster==" in said

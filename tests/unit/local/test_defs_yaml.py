@@ -63,7 +63,10 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("command", [("status",), ("history", "orders", "--slot", "1"), ("explain", "raw/1")])
 def test_hostile_expressions_are_refused(text, command):
-    """The message names file, setting and remedy, comes quickly, has no side effect, and shows no variable's value."""
+    """The YAML may come from an untrusted person. If a command evaluated hostile expressions, the YAML could run
+    programs, fill the memory, or show secrets. Without file, setting and remedy in the message, a user could not repair
+    the YAML.
+    """
     quoted = text.replace("'", "''")
     write(f"{SOURCE}  prefix: '{quoted}'\n")
     began = time.monotonic()
@@ -77,8 +80,8 @@ def test_hostile_expressions_are_refused(text, command):
 
 
 def test_lookups_of_variables_are_evaluated(monkeypatch):
-    """The test covers one variable, a variable with a default, and variables within text. A value that looks like a
-    number becomes a number.
+    """Otherwise commands would refuse a YAML that Dagster accepts. A value that looks like a number becomes a number,
+    because commands and Dagster would otherwise use different values.
     """
     monkeypatch.setenv("SLOTS", "16")
     write(

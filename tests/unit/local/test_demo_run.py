@@ -25,7 +25,9 @@ from s3notify_platform.protocols.notification_queue import TopicSettings
 def test_the_demo_ends_well_unless_a_finished_round_differs(
     missing: int, halfway: bool, queued: int, well: bool, said: str
 ) -> None:
-    """A demo that is stopped within a round has uncommitted writes. Such writes are not an error."""
+    """A demo that is stopped within a round has uncommitted writes. If such writes were an error, a user who stops the
+    demo would see a failure. If differences after a finished round were no error, the demo would hide lost rows.
+    """
     verdict = Verdict(rows=1, rejects=0, missing=missing, surplus=0, wrong_rejects=0)
     ended, line = verdict.ending(halfway=halfway, queued=queued)
     assert (ended, said in line) == (well, True)

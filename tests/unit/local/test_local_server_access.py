@@ -83,8 +83,8 @@ needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to se
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_strangers(server):
-    """The requests are plain HTTP and TLS without a certificate, with S3, filer, volume and master paths, on all eight
-    ports.
+    """Otherwise another user of the machine could read, change or delete the server's objects. The requests are plain
+    HTTP, and TLS without a certificate, with S3, filer, volume and master paths, on all eight ports.
     """
     inner = state(server)
     # The master returns the id of a real chunk only to a client with the key.
@@ -116,8 +116,8 @@ def test_every_port_refuses_strangers(server):
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_grpc_without_a_certificate(server):
-    """The test connects in plain text, and by TLS without the server's certificate. With the server's own certificate,
-    three ports answer.
+    """Otherwise another user of the machine could call the filer, the master or the volume server without S3 keys, and
+    read or delete data. With the server's own certificate, three ports answer.
     """
     authority, key = ((server.folder / name).read_bytes() for name in ("inner.crt", "inner.key"))
     own = grpc.ssl_channel_credentials(authority, key, authority)

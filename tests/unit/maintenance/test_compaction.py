@@ -130,8 +130,8 @@ def test_dry_run_reports_its_work_and_writes_nothing(rounds):
 
 
 def test_packs_with_many_hidden_rows_are_rewritten():
-    """Full packs are not merged with other packs. Full packs are rewritten, however, if many of their rows are
-    hidden.
+    """Full packs are not merged with other packs. If full packs with many hidden rows were not rewritten, readers would
+    still have to load these rows.
     """
     process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
     bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
@@ -149,8 +149,8 @@ def test_packs_with_many_hidden_rows_are_rewritten():
 
 
 def test_step_is_committed_after_others_changed_slots(rounds):
-    """A step is committed if its packs still exist. Packs that other writers add meanwhile wait for the next
-    compaction.
+    """Otherwise a compaction beside frequent batches would drop each step, and would give up after a few attempts.
+    Packs that other writers add meanwhile wait for the next compaction.
     """
     bucket = filled(rounds)
     turns = []
@@ -185,7 +185,9 @@ def test_step_is_committed_after_others_let_the_schema_grow(rounds):
 
 
 def test_step_is_dropped_after_others_removed_packs_or_hid_rows(rounds):
-    """The batch commits, the compaction drops its step, and then merges the remaining packs."""
+    """If the compaction committed its step after the batch, the merged packs would bring back rows that the batch has
+    replaced. After the drop, the compaction merges the remaining packs.
+    """
     bucket = filled(rounds)
 
     def other():

@@ -83,7 +83,10 @@ def test_slots_of_a_pack_that_an_erasure_has_deleted_are_made_again(
 
 
 def test_rows_of_an_erased_object_do_not_come_back(derived, clock, whole_slot, columns):
-    """The run's pack is too young to be deleted, so the erasure keeps it. The other slots of the pack are committed."""
+    """A run that made its rows before the erasure must not bring the erased data back into the table. The erasure keeps
+    the run's pack, because the pack is young. If the pack's other slots were not committed, a later run would have to
+    make them again.
+    """
     filled(derived, clock, columns)
     process = derived()
     planned = process.planned({A: ["x5"], B: [KEY], C: ["z5"]}, source=5, **columns)

@@ -114,7 +114,9 @@ def check(place: Place) -> None:
 
 
 def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
-    """No trace may be left in rows, rejects, states, history, unreferenced files, slot assets or the queue."""
+    """Otherwise personal data that must be deleted would stay on the store: in rows, rejects, states, history,
+    unreferenced files, slot assets or the queue.
+    """
     place = prepared(ministack)
     assert len(marked(place)) > 10
     location = place.source.location

@@ -94,7 +94,9 @@ def test_erasure_restarts_after_others_let_the_schema_grow(rounds, store, clock)
 
 
 def test_erasure_rewrites_packs_that_another_engine_merged(rounds, store, clock):
-    """The engine's pack has the object's rows, and no bounds of keys."""
+    """The engine's pack has no bounds of keys. If the erasure skipped a pack without bounds, the object's rows would
+    stay in the table.
+    """
     bucket = filled(rounds, clock)
     done = erased(rounds, clock, lambda: rounds().optimized())
     assert done.rows == 2
@@ -110,7 +112,9 @@ def test_erasure_fails_at_a_refused_version_of_another_engine(rounds, clock):
 
 @pytest.mark.parametrize("key", [KEY, "b-person88"], ids=["the same object", "another object"])
 def test_two_erasures_at_once_leave_nothing_of_their_objects(rounds, store, clock, key):
-    """The other erasure may have emptied the version on which this erasure was planned."""
+    """If the second erasure did not start again on the newest version, its new packs could bring back the rows that the
+    first erasure has removed. The first erasure may have emptied the version on which the second erasure was planned.
+    """
     bucket = filled(rounds, clock)
     if key != KEY:
         commit(rounds(), {**bucket, KEY: ("etag4711-b", ROWS), key: ("x", (1, 2, 3))})

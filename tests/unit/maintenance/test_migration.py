@@ -28,8 +28,8 @@ pytestmark = pytest.mark.server
 
 
 def test_migration_to_another_prefix_keeps_the_table(ministack: S3Server) -> None:
-    """After the migration, runs with the former prefix are refused. The next runs with the new prefix add and withdraw
-    rows.
+    """Otherwise readers would miss all rows until the next run has ingested all objects again. The next runs then
+    withdraw or add rows, as the new prefix requires.
     """
     place = Place(ministack)
     for number in range(150):
@@ -58,7 +58,9 @@ def test_migration_to_another_prefix_keeps_the_table(ministack: S3Server) -> Non
 def test_migration_to_other_slots_ingests_each_object_once(
     ministack: S3Server, slots: int, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a kill, the table is refused until the migration is repeated."""
+    """Otherwise the new table would lack the rows of some objects, or would have these rows twice. After a kill, runs
+    refuse the table until the migration is repeated.
+    """
     place = Place(ministack)
     for number in range(16):
         place.put(f"{number}", number)

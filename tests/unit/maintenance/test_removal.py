@@ -60,8 +60,9 @@ def objects(place: Place) -> dict[str, str]:
 def test_remove_deletes_everything_of_a_source(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
 ) -> None:
-    """The command shows its plan, asks for a confirmation, and is refused while a batch is open. A later source with
-    the same name starts without data.
+    """Otherwise a later source with the same name would begin with old rows, signals or queue entries. Without a plan
+    and a confirmation, an operator could delete the wrong source by mistake. While a batch is open, the command is
+    refused, because a run of the batch could still write.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -111,7 +112,9 @@ def test_remove_deletes_everything_of_a_source(
 def test_removal_that_is_killed_at_any_delete_is_completed_by_a_repetition(
     ministack: S3Server, first: int
 ) -> None:
-    """After the kill, runs refuse the table, since a version is missing. After a second removal nothing is left."""
+    """Otherwise the rest of a removed source would stay in the bucket. If runs did not refuse the table after the kill,
+    a run could commit to an incomplete table.
+    """
     place, stay = prepared(ministack)
     versions = list_versions(place)
     for number in range(first, 200, 2):
@@ -180,7 +183,9 @@ def test_removal_is_refused_if_the_source_is_below_the_platform_prefix(ministack
 
 
 def test_removal_of_a_whole_bucket_source_keeps_the_users_objects(ministack: S3Server) -> None:
-    """The platform's own objects in the bucket are recognised, and only these objects are removed."""
+    """The source reads the whole bucket, which also has the platform's own objects. If the removal did not distinguish
+    these objects from the user's objects, the user would lose data.
+    """
     place = Place(ministack, prefix="")
     place.put("a", 1)
     before = place.objects()
@@ -212,7 +217,9 @@ def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
 
 
 def test_topic_that_serves_two_tables_stays_for_the_other_table(ministack: S3Server) -> None:
-    """Afterwards the topic's record names only the other table."""
+    """Otherwise the other table would lose the notifications of its changed objects. If the topic's record still named
+    the removed table, the topic would stay even after the removal of the other source.
+    """
     prod = Place(ministack)
     prod.put("a", 1)
     prod.run("1")
@@ -225,7 +232,9 @@ def test_topic_that_serves_two_tables_stays_for_the_other_table(ministack: S3Ser
 
 
 def test_records_of_sources_whose_names_begin_with_the_removed_name_stay(ministack: S3Server) -> None:
-    """The removal removes only the records of the source's own table and of its slot assets."""
+    """Otherwise the removal of `orders` would delete the record of `orders2`, and every run of that source would be
+    refused because the record is missing.
+    """
     place, _ = prepared(ministack)
     others = ["_s3notify-known/orders2", "_s3notify-known/orders2.2edaily"]
     for key in others:

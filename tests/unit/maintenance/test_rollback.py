@@ -32,7 +32,9 @@ def place(ministack: S3Server) -> Place:
 
 
 def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
-    """The plan lists slots, counts, and the objects to be read again. Making the plan writes nothing."""
+    """An operator decides by the plan. Wrong slots, counts or keys would hide which rows the rollback removes. A plan
+    that writes would change the bucket before the decision.
+    """
     first, last = 1, place.snapshot().version
     before = place.objects()
     planned = plan_rollback(place.source.location, first)
@@ -46,13 +48,15 @@ def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
 
 
 def test_plan_lists_columns_that_leave_the_schema(place: Place) -> None:
-    """The rollback goes to version 0, which has no rows and no columns."""
+    """Otherwise an operator would not see before a rollback that queries for a column will fail. Version 0 has no rows
+    and no columns.
+    """
     assert plan_rollback(place.source.location, 0).columns == ("a",)
 
 
 def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> None:
-    """The rollback signals the changed slots, and the next listing compares these slots. So the next run reads the
-    present objects again.
+    """Otherwise the table would keep the rows of the earlier version, although the bucket has newer objects. The
+    rollback signals the changed slots, and the next listing compares these slots.
     """
     location = place.source.location
     watcher = Watcher(place.store, prefix=location.keyspace_prefix)
@@ -86,7 +90,9 @@ def test_rollback_that_is_killed_before_its_signals_is_completed_by_a_repetition
 
 
 def test_version_at_a_time_is_the_newest_version_at_that_time(place: Place) -> None:
-    """A time between two versions selects the earlier version. A time before the first version is refused."""
+    """Otherwise a rollback to a time would keep later changes, or would drop changes that the table already had at that
+    time. A time before the first version is refused.
+    """
     newest, moment = place.snapshot().version, place.moment()
     place.put("b", 20)
     place.run("3")
@@ -104,7 +110,9 @@ def test_rollback_to_a_version_that_is_not_kept_is_refused(place: Place) -> None
 
 
 def test_rollback_undoes_a_refused_version_of_another_engine(place: Place) -> None:
-    """The other engine has deleted rows. Until the rollback, the platform's runs refuse the table."""
+    """The other engine has deleted rows, so the platform's runs refuse the table. Without the rollback, the deleted
+    rows would stay lost, and the source could not be ingested any more.
+    """
     table, found = place.source.table(), place.snapshot()
     pack = next(iter(found.packs.values()))
     foreign = LogVersion(operation="DELETE", removes=(Remove(path=pack.path, deleted_ms=1),))

@@ -82,7 +82,9 @@ class Site:
 
 
 def test_columns_without_values_leave_the_schema() -> None:
-    """A new version has the earlier schema, and later rows add columns to it."""
+    """Otherwise columns that mistaken data has added would stay in the table for ever. Later rows must still be able to
+    add columns to the earlier schema.
+    """
     site = Site()
     planned = plan_schema_rollback(site.table, 1)
     assert (planned.columns, planned.in_use) == (("b", "s"), {})

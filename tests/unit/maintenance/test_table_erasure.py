@@ -59,8 +59,8 @@ def test_erasure_leaves_no_trace_and_loses_nothing_else(rounds, store, clock):
 
 
 def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
-    """A vector hides the object's rows, or only earlier versions have these rows. A state file records the object's
-    deletion.
+    """Otherwise the data of a deleted object would stay readable in earlier versions after the erasure. A vector hides
+    the object's rows, or only earlier versions have these rows.
     """
     bucket = filled(rounds, clock)
     commit(rounds(), bucket)
@@ -74,7 +74,9 @@ def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
 
 
 def test_versions_after_the_last_one_with_the_object_stay_readable(rounds, store, clock):
-    """The erasure was killed after its commit, and is repeated after other writers have committed."""
+    """The erasure was killed after its commit, and is repeated after other writers have committed. If the repetition
+    cut the log at the newest version, users could no longer go back to the versions in between.
+    """
     bucket = filled(rounds, clock)
     killed = FaultyStore(store, at("put", Fault.CRASH_BEFORE, key=LAYOUT.checkpoint(6)))
     with pytest.raises(CrashedError):
@@ -134,8 +136,8 @@ def packs(store):
 
 
 def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
-    """The run was planned before the erasure, and writes its files after the erasure. The run commits without the
-    erased slot.
+    """A run that was planned before the erasure writes its files after the erasure. If the repetition did not find
+    these files, the erased object's data would stay on the store.
     """
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711-c", (471147114711, 471147114712)), "c1": ("x", (1, 2))}
@@ -185,7 +187,9 @@ def test_late_version_conflicts_with_an_emptied_version(rounds, store, clock):
 
 
 def test_young_files_stay_because_a_run_may_name_them(rounds, store, clock):
-    """The object is in the bucket again, and a run that has begun to ingest it has written young files."""
+    """The object is in the bucket again, and a run that has begun to ingest it has written young files. If the erasure
+    deleted these files, the run would commit a table with missing files.
+    """
     bucket = filled(rounds, clock)
     erase(rounds().whole, A, KEY, clock=clock)
     clock.sleep(60)
@@ -263,7 +267,9 @@ def before_request(number):
 
 @pytest.mark.parametrize("kills", [after_write, before_request], ids=["after writes", "before requests"])
 def test_erasure_that_is_killed_at_any_step_is_completed_by_a_repetition(rounds, store, clock, kills):
-    """The table is whole after each step, and nothing except the object is removed from it."""
+    """Otherwise a killed erasure would leave data of the object, or a table with missing files. Rows of other objects
+    must stay at each step.
+    """
     filled(rounds, clock)
     saved = dict(store._objects)
     steps, killed = 0, True
@@ -304,8 +310,8 @@ def test_vacuum_removes_the_emptied_versions(rounds, store, clock):
 
 @pytest.mark.parametrize("whole_slot", [False, True])
 def test_erasure_from_a_derived_table_removes_rows_or_the_slot(rounds, store, clock, whole_slot):
-    """A derived table has no states. If the rows of a derived table do not name their object, the whole slot is
-    removed.
+    """Otherwise a slot asset would still have rows that were made from the erased object. If the rows do not name their
+    object, only the removal of the whole slot is certain to remove the object's data.
     """
     process = rounds()
     bucket = {KEY: ("etag4711", (471147114711, 471147114712)), "a1": ("e", (1, 2)), "b1": ("e", (4, 5))}

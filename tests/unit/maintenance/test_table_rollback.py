@@ -99,8 +99,8 @@ def test_rollback_restores_the_schema(rounds):
 
 @pytest.mark.parametrize("slot", ["a", "b", "c"])
 def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
-    """Other writers change a slot that the rollback changes, a slot that the rollback leaves unchanged, or a slot
-    without earlier rows.
+    """Otherwise the table would be a mixture of the earlier version and of another writer's rows. The other writer
+    changes a slot that the rollback changes, a slot that the rollback keeps, or a slot without earlier rows.
     """
     first, at_first, second, _ = filled(rounds)
     process = rounds()
@@ -122,7 +122,9 @@ def test_rollback_restarts_after_others_merged_packs(rounds):
 
 
 def test_rollback_restarts_after_others_let_the_schema_grow(rounds):
-    """The rollback also removes the other writer's column, because the earlier version lacks this column."""
+    """Otherwise the other writer's column would stay in the schema after the rollback, although the earlier version
+    lacks this column.
+    """
     first, at_first, second, _ = filled(rounds)
 
     def other():

@@ -108,7 +108,9 @@ def world(moto_store):
 
 
 def test_committed_objects_are_tagged_once(world):
-    """The objects keep their other tags. Later passes check only objects of newer commits."""
+    """If each pass tagged all objects again, each pass would cost requests for all committed objects. If a pass
+    replaced an object's other tags, users would lose their own tags.
+    """
     before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
     theirs = {"Key": "team", "Value": "sales"}
     world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
@@ -124,8 +126,8 @@ def test_committed_objects_are_tagged_once(world):
 
 
 def test_uncommitted_object_version_is_not_tagged(world):
-    """The object version is newer than the commit. The next commit includes this object version, and the next pass tags
-    it.
+    """Otherwise a lifecycle rule could delete an object version before the platform has ingested this version. The next
+    commit includes the object version, and the next pass tags it.
     """
     first = world.put("raw/a", b"1")
     world.commit("raw/a")
@@ -177,7 +179,9 @@ def test_object_from_before_the_versioning_is_counted_and_not_tagged(world, monk
 
 
 def test_object_with_too_many_tags_is_counted(world):
-    """The object keeps its other tags, and other objects are still tagged."""
+    """If an object with too many tags ended the pass, other objects would stay without tags. Without the count, nobody
+    would notice the untagged object.
+    """
     for key in ("raw/a", "raw/b"):
         world.put(key)
     many = [{"Key": str(n), "Value": ""} for n in range(9)]
@@ -187,7 +191,9 @@ def test_object_with_too_many_tags_is_counted(world):
 
 
 def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
-    """Tags that were set before the outage stay, and the next pass sets the other tags."""
+    """Otherwise objects that an outage has left out would never be tagged, or the next pass would check all objects
+    again.
+    """
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -218,7 +224,9 @@ def test_refused_pass_is_tried_again(world, monkeypatch):
 
 
 def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
-    """A bucket policy may deny tags for some keys. `tag_again` makes the next pass try such keys again."""
+    """A bucket policy may deny tags for some keys. If each pass tried such keys again, each pass would send useless
+    requests. After a change of the policy, `tag_again` makes the next pass try the keys again.
+    """
     versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*versions)
     calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")
@@ -235,7 +243,9 @@ def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
     "error", [RefusedError("403 AccessDenied"), UnavailableError("for a while")], ids=repr
 )
 def test_pass_without_success_stops_after_few_requests(world, monkeypatch, error):
-    """The number of requests is small, even if many objects are committed. The next pass tries all objects again."""
+    """Otherwise a pass without permission would send useless requests for each committed object. If the next pass did
+    not try all objects again, the objects would never be tagged.
+    """
     keys = [f"raw/{n}" for n in range(FAILURES_MAX + 5 * REQUESTS_IN_FLIGHT)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -249,7 +259,9 @@ def test_pass_without_success_stops_after_few_requests(world, monkeypatch, error
 
 
 def test_forgotten_table_is_tagged_again(world):
-    """The new table repeats version numbers of the forgotten table, with other content."""
+    """The new table repeats version numbers of the forgotten table, with other content. If the record of the forgotten
+    table still counted, new objects would stay without tags.
+    """
     world.put("raw/a")
     for _ in range(3):
         world.commit("raw/a")
@@ -262,7 +274,9 @@ def test_forgotten_table_is_tagged_again(world):
 
 
 def test_pass_ends_when_its_time_is_over(world):
-    """When the time of a pass is over, the pass finishes its present slot. Later passes tag the other slots."""
+    """Otherwise the tags of many objects could delay the end of a batch's run for hours. If later passes did not tag
+    the remaining slots, the objects in these slots would stay without tags.
+    """
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -274,7 +288,9 @@ def test_pass_ends_when_its_time_is_over(world):
 
 
 def test_done_slots_are_not_read_again(world):
-    """The number of requests does not depend on the number of versions that changed a slot."""
+    """Otherwise each pass without new commits would read object states again. The number of requests must not grow with
+    the number of versions that changed a slot.
+    """
     keys = [f"raw/{n}" for n in range(SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -289,7 +305,9 @@ def test_done_slots_are_not_read_again(world):
 
 
 def test_new_table_is_tagged_from_its_first_version(world):
-    """The version numbers of the new table begin again at 1."""
+    """The version numbers of the new table begin again at 1. If a pass began after the last version of the former
+    table, the first objects of the new table would stay without tags.
+    """
     world.put("raw/a")
     world.commit("raw/a")
     world.commit("raw/a")
@@ -317,7 +335,9 @@ def test_pass_without_a_table_does_nothing(world):
     ],
 )
 def test_invalid_tags_are_refused(text):
-    """The error is raised when the source's settings are read."""
+    """The error must come when the source's settings are read. Otherwise a user would notice the mistake only after
+    objects have been committed without tags.
+    """
     with pytest.raises(UsageError, match="committed_tags"):
         Input(bucket=S3Config(bucket="b"), committed_tags=text)
 

@@ -56,8 +56,8 @@ def seen_by_engines(store):
 @pytest.mark.parametrize("what", [updated, emptied, raised])
 @pytest.mark.parametrize("back", [0, 1])
 def test_rollback_undoes_a_refused_version(rounds, store, what, back):
-    """The rollback goes to the version before the refused version, or to an earlier version. Readers with and without a
-    cache, and other engines, accept the result.
+    """Otherwise runs would refuse the table for ever, or readers with a cache, readers without a cache and other
+    engines would see different rows. The rollback goes to the last accepted version, or to an earlier version.
     """
     first, at_first, second, at_second = filled(rounds)
     warm = rounds()
@@ -84,8 +84,9 @@ def test_rollback_undoes_a_refused_version(rounds, store, what, back):
 
 
 def test_rollback_undoes_several_refused_versions(rounds, store):
-    """Adopted versions are versions of other engines that readers accept. Adopted versions before the first refused
-    version stay. Adopted versions after the first refused version are undone, too.
+    """If one refused version stayed, readers would still refuse the table. If the adopted version before the first
+    refused version were undone, an accepted change of another engine would be lost. Adopted versions after the first
+    refused version are undone, too.
     """
     _, _, second, at_second = filled(rounds)
     process, number = rounds(), at_second.version
@@ -135,7 +136,7 @@ def test_checkpoint_of_another_engine_does_not_hide_a_refused_version(rounds, st
 
 
 def test_adopted_version_with_a_checkpoint_is_read(rounds, store):
-    """The adopted version can be read even if the log is cut below the checkpoint."""
+    """Otherwise nobody could read or change the table after the log is cut below another engine's checkpoint."""
     _, _, second, at_second = filled(rounds)
     theirs = replace(at_second.metadata, description="theirs")
     foreign(store, at_second.version + 1, metadata=theirs)
@@ -163,7 +164,9 @@ def test_rollback_under_leases_undoes_any_version_of_another_engine(store, clock
 
 
 def test_version_that_changes_rows_after_a_rollback_is_refused(rounds, store):
-    """An earlier rollback does not permit later changes of other engines."""
+    """Otherwise other engines could change rows without notice after any rollback, and the object states would no
+    longer agree with the rows.
+    """
     _, _, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
     roll_back(rounds().whole, at_second.version)

@@ -89,8 +89,8 @@ def test_file_that_no_version_names_is_removed_when_no_run_can_commit_it_any_mor
 
 
 def test_run_that_slept_does_not_commit_removed_files(table, store, clock):
-    """Vacuum removes the files of the run, since they are old and no version names them. The run's commit fails: it
-    conflicts with vacuum's version, and its snapshot is too old.
+    """Otherwise the table would name files that do not exist, and readers would fail. Vacuum removes the files of the
+    run, since they are old and no version names them. The run's snapshot is then too old for a commit.
     """
     base = commit(table, 1)
     change = Counts(base=base, slots=(2,), clock=clock)
@@ -227,7 +227,9 @@ def orphaned(table, store, clock):
     ids=["changed slots", "grew the schema", "names a file"],
 )
 def test_vacuum_goes_on_after_another_writer_committed(table, store, clock, change, counts):
-    """A file that another writer's version names is kept, though no version named it when the vacuum listed files."""
+    """Otherwise a vacuum beside frequent commits would fail. If the vacuum did not read the newest version again, the
+    vacuum would delete a file that another writer's version names.
+    """
     names = orphaned(table, store, clock)
 
     def other():

@@ -34,8 +34,8 @@ def test_a_run_may_wait_only_in_some_statuses(status, batch_waits, service_waits
 
 
 def test_a_run_that_could_not_be_launched_counts_as_silent():
-    """A run whose launch failed stays `NOT_STARTED`. Unless such a run counts as silent after a while, its slots wait
-    forever.
+    """A run whose launch failed stays `NOT_STARTED`. If the run counted as alive, its slots would wait for it forever,
+    and their changes would not be ingested.
     """
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     seconds = {"silence_seconds": 30.0, "startup_seconds": 180.0}

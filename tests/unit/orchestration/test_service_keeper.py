@@ -113,7 +113,9 @@ def test_the_backoff_grows_with_each_failed_run(clock):
 
 @pytest.mark.parametrize("status", ["SUCCESS", "CANCELED"])
 def test_a_run_that_ended_without_failure_is_restarted_without_backoff(status, clock):
-    """A run that a person terminated, or that ended with its code location, is not a failure."""
+    """Otherwise a service would stay off for the time of a backoff after a person has terminated its run, or after its
+    code location has ended.
+    """
     state = ServiceState(epoch="e", failures=3)
     tick = decide("deliver", state, [run(status)], clock)
     assert tick.run_key

@@ -98,7 +98,9 @@ def test_any_escaped_text_survives(text: str, before: str) -> None:
 
 @given(st.text(alphabet="/=%x0123-", max_size=30))
 def test_every_key_is_read_without_an_error(key: str) -> None:
-    """No column may have both a value and a text that does not fit."""
+    """Otherwise one object with an unusual key would make its slot fail. A column with a value must not count as a
+    mismatch, because the object could then be rejected.
+    """
     origin = ObjectColumns.of("x date, `0` int", "")
     values = [column[0].as_py() for column in origin.values([(key, None)])]
     assert len(values) == 2
@@ -107,7 +109,9 @@ def test_every_key_is_read_without_an_error(key: str) -> None:
 
 
 def test_columns_have_the_order_of_the_settings() -> None:
-    """If there was no GET, the metadata columns are null."""
+    """Otherwise values of one column could appear under the name of another column. If there was no GET, the metadata
+    columns are null.
+    """
     origin = ObjectColumns.of("dt date, n tinyint", "_version, _modified,_size")
     assert origin.schema == pa.schema(
         [

@@ -301,8 +301,8 @@ def test_signal_without_entries_causes_one_batch(site: Site) -> None:
 
 
 def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
-    """If the JVM is dead, every slot fails in this process. So the process ends, and its supervisor starts a new
-    one.
+    """If the JVM is dead, every slot fails in this process. If the process did not end, its supervisor would not start
+    a new process, and no object would be ingested any more.
     """
 
     class Gone:

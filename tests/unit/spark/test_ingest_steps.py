@@ -91,7 +91,9 @@ def test_failures_are_kept_without_keys(clock: HandClock, source: Source) -> Non
 
 
 def test_failed_and_unfinished_slots_wait_in_the_backlog(clock: HandClock, source: Source) -> None:
-    """Without a listing, no slot leaves the backlog. The failed slot is requested again after its backoff."""
+    """Otherwise the unread objects of such slots would be ingested only after another change or the next sweep. Without
+    a listing, no slot leaves the backlog. The failed slot is requested again after its backoff.
+    """
     later: list[tuple[float, Callable[[], None]]] = []
     slots = frozenset({GOOD, BAD, PART, MENDED})
     steps = steps_of(source, Decision(how="follow", topic="e", slots=slots), clock, later, [])
@@ -107,7 +109,9 @@ def test_failed_and_unfinished_slots_wait_in_the_backlog(clock: HandClock, sourc
 
 
 def test_a_listing_settles_the_slots_that_waited_before_it(clock: HandClock, source: Source) -> None:
-    """Slots that failed, are unfinished, or were added after the read stay in the backlog."""
+    """Otherwise each later batch would list the bucket for slots that are already compared. Slots that failed, are
+    unfinished, or were added after the read stay, because these slots still need work.
+    """
     steps = steps_of(source, Decision(how="everything", topic="e"), clock, [], [])
     close(done(source), steps)
     rescans: Rescans = steps.backlog.read()

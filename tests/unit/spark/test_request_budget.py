@@ -154,7 +154,9 @@ def fewest_in_sequence(found: Iterable[tuple[Requests, Requests]]) -> int:
 
 
 def test_one_changed_object_needs_few_requests(site: Site) -> None:
-    """The counts include the object's own PUT and GET, and the HEAD of the poll. The process is warm."""
+    """Each further request would cost money for each changed object, and each further sequential request would delay
+    the object's rows by a round trip. The counts include the object's own PUT and GET, and the HEAD of the poll.
+    """
     _, *warm = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
     for puts, batch in warm:
         assert puts.total <= 6, puts
@@ -164,9 +166,9 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 
 def test_a_put_needs_few_sequential_requests(site: Site) -> None:
-    """A publisher that knows the topics, and has room in the queue, makes at most 4 sequential requests besides the
-    object's own PUT. On a busy machine, some concurrent requests do not overlap, so only the smallest number is
-    compared.
+    """Each further sequential request would delay each writer by a round trip. A publisher that knows the topics and
+    has room in the queue needs at most 4 sequential requests besides the object's own PUT. On a busy machine, some
+    concurrent requests do not overlap, so only the smallest number is compared.
     """
     for number in range(8):
         site.put(f"raw/first/{number}", 1)
@@ -209,7 +211,9 @@ def test_one_changed_object_needs_few_requests_in_the_mean(site: Site) -> None:
 
 
 def test_an_overwritten_object_needs_only_a_few_more_requests(site: Site) -> None:
-    """A known key may cost one request for its state, and two for the pack that had its rows."""
+    """Otherwise a source with frequent overwrites would pay for a search through many states and packs at each change.
+    A known key may cost one request for its state, and two for the pack that had its rows.
+    """
     _, *warm = counts(site, 3, lambda number: site.put("raw/0", number + 1))
     for puts, batch in warm:
         assert puts.total <= 6, puts
@@ -219,8 +223,8 @@ def test_an_overwritten_object_needs_only_a_few_more_requests(site: Site) -> Non
 
 
 def test_commits_by_leases_need_four_more_requests(site_of: Callable[..., Site]) -> None:
-    """The four requests stage the version, look it up, take its lease, and release the lease. Requests to DynamoDB
-    count, too.
+    """Otherwise users of a store without conditional writes would wait longer, and pay more, for each commit. The four
+    requests stage the version, look it up, take its lease, and release the lease. Requests to DynamoDB count, too.
     """
     site = site_of(leases=True)
     _, *warm = counts(site, 3, lambda number: site.put(f"raw/{number}", 1))
@@ -232,10 +236,9 @@ def test_commits_by_leases_need_four_more_requests(site_of: Callable[..., Site])
 
 
 def test_a_process_that_has_just_started_needs_only_a_few_more_requests(site: Site) -> None:
-    """The process may need six requests more, and one for each version since the checkpoint.
-
-    Five of these requests read the abilities of the store, the signals seen, the topic, the pointer to the checkpoint,
-    and the manifest. The sixth request reads the queue's count of entries, which the process changes later.
+    """Otherwise each run in a new process would be slower and cost more. One request for each version since the
+    checkpoint, and six others, are allowed. The six requests read the abilities of the store, the signals seen, the
+    topic, the pointer to the checkpoint, the manifest, and the queue's count of entries.
     """
     counts(site, 2, lambda number: site.put(f"raw/{number}", 1))
     site.put("raw/cold", 1)
@@ -253,7 +256,9 @@ SLOTS, OBJECTS, SEGMENTS = 500, 694, 3
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
-    """694 changed objects in 500 slots may cause only two requests for each segment, and one GET for each object."""
+    """If each slot needed a request, the batch with 500 slots would need 500 requests more. 694 changed objects may
+    cause only two requests for each segment, and one GET for each object.
+    """
     _, second = counts(
         site, 2, lambda number: site.publish([f"raw/{number}/{each}" for each in range(OBJECTS)], 1)
     )
@@ -264,7 +269,9 @@ def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
 
 
 def test_batch_of_overwrites_needs_two_more_requests_for_each_rewritten_pack(site: Site) -> None:
-    """A warm process knows the states of these few objects. So no key may need a request besides its object's GET."""
+    """If each key needed a request besides its object's GET, the batch would need 694 requests more. A warm process
+    knows the states of these few objects.
+    """
     keys = [f"raw/{each}" for each in range(OBJECTS)]
     _, second, third = counts(site, 3, lambda number: site.publish(keys, number + 1))
     table = site.source.table()
@@ -280,7 +287,9 @@ def test_batch_of_overwrites_needs_two_more_requests_for_each_rewritten_pack(sit
 
 
 def test_batch_of_single_puts_needs_two_requests_for_each_segment(site: Site) -> None:
-    """Each put makes a segment of its own. So the batch may need two requests for each object, besides its GET."""
+    """Each put makes a segment of its own. So a third request for each segment would mean 694 requests more for the
+    batch.
+    """
     site.proxy.before = lambda *_: None  # this test counts no sequential requests
     keys = [f"raw/{each}" for each in range(OBJECTS)]
 
@@ -295,7 +304,9 @@ def test_batch_of_single_puts_needs_two_requests_for_each_segment(site: Site) ->
 
 
 def test_batch_of_a_process_that_has_just_started_needs_no_request_for_each_slot(site: Site) -> None:
-    """The process may need six requests more, and one for each version, as for one changed object."""
+    """Otherwise the first batch after each start of a process would need 500 requests more. The process may need six
+    requests more, and one for each version, as for one changed object.
+    """
     site.proxy.before = lambda *_: None  # this test counts no sequential requests
     counts(site, 1, lambda number: site.publish([f"raw/{number}/{each}" for each in range(OBJECTS)], 1))
     site.publish([f"raw/1/{each}" for each in range(OBJECTS)], 1)

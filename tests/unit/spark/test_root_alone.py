@@ -135,8 +135,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None:
-    """A poll may send only 1 HEAD of the root signal, and after a change 1 LIST of the segments. A put may write only
-    the root signal.
+    """Otherwise `signals: root` would save no requests: each put would also write the signal of a slot, and each poll
+    would list the signals. An idle poll may send only 1 HEAD.
     """
     found: list[Counter[str]] = []
 
@@ -159,8 +159,8 @@ def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None
 
 
 def test_published_objects_are_ingested_by_their_slots(site: Site) -> None:
-    """The changes are one object, a batch with more slots than a segment names, and a deletion. No change may be
-    missed.
+    """The root signal names no slot. Without the slots from the queue, a change would be missed, or each batch would
+    have to list the bucket. The changes are one object, a batch with more slots than a segment names, and a deletion.
     """
     many = [f"raw/{n}" for n in range(60)]
     site.run(

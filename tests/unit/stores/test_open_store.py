@@ -59,7 +59,9 @@ def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> S
 
 
 def test_requests_for_records_are_counted(source: Source) -> None:
-    """The records of a source and of the queue have one counter. Requests through a caller's store are not counted."""
+    """Otherwise a batch would report too few requests to its user. Requests through a caller's store must not be
+    counted, because the caller counts them, and the report would have them twice.
+    """
     place = source.location.platform
     before = record_requests(place)
     source.location.records().create("p", "k", b"1")

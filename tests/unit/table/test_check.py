@@ -67,7 +67,9 @@ def test_an_object_without_its_rows_is_found(rounds):
 
 
 def test_rows_that_two_packs_have_are_found(rounds):
-    """Each record of the copied pack is reported, and the wrong number of rows of each object."""
+    """Otherwise queries would count records twice, and the check would still find no problem. Each record of the copied
+    pack must be reported.
+    """
     found = problems(rounds.whole, doubled(rounds))
     assert "the record at 0 of 'a1' is in two packs" in found
     (pack,) = rounds.table.opened().packs.values()

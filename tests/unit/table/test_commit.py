@@ -162,7 +162,10 @@ def test_throttled_attempt_is_not_committed_and_can_be_repeated(store):
 
 
 def test_refusal_of_a_repeated_request_is_not_a_conflict(store):
-    """The network may deliver a request twice. The writer then sees only the refusal of the second request."""
+    """The network may deliver a request twice. The writer then sees only the refusal of the second request. If the
+    refusal counted as a conflict, the writer would plan its change again, and would treat its own version as the
+    version of another writer.
+    """
 
     class Twice(DelegatingStore):
         def put(self, key, body, **given):

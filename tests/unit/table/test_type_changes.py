@@ -192,7 +192,9 @@ def test_double_is_converted_by_its_shortest_text(values: list[float | None]) ->
     ],
 )
 def test_cast_changes_no_value(value: Any, old: pa.DataType, new: pa.DataType) -> None:
-    """Arrow rounds some values without an error, also inside structs, lists and maps."""
+    """Arrow rounds some values without an error, also inside structs, lists and maps. So with Arrow's cast alone, a new
+    type of a column would change users' values without notice.
+    """
     wraps = (
         (lambda kind: kind, lambda each: each),
         (lambda kind: pa.list_(pa.struct({"x": kind})), lambda each: [{"x": each}]),

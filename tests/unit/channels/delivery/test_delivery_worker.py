@@ -77,7 +77,9 @@ def test_entries_that_failed_are_sent_alone(queue, clock):
 
 
 def test_only_entries_that_were_never_tried_share_a_batch():
-    """Entries that failed before are sent one by one."""
+    """Otherwise an event that makes the endpoint fail could share its batch with the same other events again and again.
+    Each failure would count as an attempt of all these events, and good events could become dead letters.
+    """
 
     class Tried:
         def __init__(self, attempts):

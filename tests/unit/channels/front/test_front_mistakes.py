@@ -99,7 +99,9 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 def test_no_request_of_a_client_is_answered_500(hurried: Front) -> None:
-    """A client interprets 500 as a fault of the service, and repeats the request for ever, instead of correcting it."""
+    """Otherwise a client would interpret its own mistake as a fault of the service, and would repeat the request
+    instead of correcting it.
+    """
 
     @given(st.lists(requests(), min_size=1, max_size=4))
     def check(bodies: list[bytes]) -> None:

@@ -109,8 +109,8 @@ def test_invalid_documents_are_refused(topic: Front, body: bytes, code: str) -> 
 
 
 def test_other_valid_forms_of_documents_are_accepted(topic: Front) -> None:
-    """Clients may leave out the namespace and the Id, or write names in capitals. Spaces are significant only within
-    values.
+    """Otherwise clients that leave out the namespace or the Id, or write names in capitals, could not configure
+    notifications. If spaces within values were removed, the rule would match other keys than the client named.
     """
     body = one(
         "<Event> s3:ObjectCreated:* </Event>" + filters("S3Key", Prefix=" raw/", SUFFIX="é&amp;"), identity=""

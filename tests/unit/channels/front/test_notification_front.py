@@ -282,7 +282,9 @@ def test_other_addresses_than_loopback_need_tls() -> None:
 
 
 def test_arns_have_the_buckets_region_or_the_given_one() -> None:
-    """Ceph's clients expect their zone group as the region in an ARN."""
+    """The front refuses an ARN with another region. Without the setting `arn_region`, clients of Ceph, which expect
+    their zone group as the region, would be refused.
+    """
     for given, region in (("", "eu-central-1"), ("zg", "zg")):
         made = FrontSettings(arn_region=given).build(context_of())
         assert isinstance(made, NotificationFront)

@@ -209,7 +209,9 @@ def test_nothing_is_signalled_while_the_store_is_down(fault):
     ],
 )
 def test_the_cause_of_an_outage_names_no_key(store, method, fault):
-    """An inlet writes the cause to its log, and `erase` cannot remove keys from logs."""
+    """An inlet writes the cause to its log. If the cause named a key, the key would stay there after `erase`, which
+    cannot remove keys from logs.
+    """
     site = Site()
     getattr(site, store).schedule = lambda call: fault if call.method == method else Fault.NONE
     accepted = site.intake.accept([event("secret-person")])

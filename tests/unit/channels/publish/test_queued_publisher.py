@@ -48,7 +48,9 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """A deletion leaves no object, so only its entry has the writer's id."""
+    """The signal has the queued mark, so the consumer reads entries instead of a listing. Without an entry, the rows of
+    the deleted object would stay in the table until the next sweep.
+    """
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])

@@ -104,8 +104,8 @@ def test_an_inlets_reservation_is_not_announced_to_other_topics(world):
 
 
 def test_a_topic_created_again_gets_the_entry(world):
-    """The consumer of the new topic listed the bucket before the write. The reservation was deleted together with the
-    old topic. So only a new entry announces the change.
+    """The consumer of the new topic listed the bucket before the write, and the reservation was deleted together with
+    the old topic. Without a new entry, this consumer would miss the change.
     """
     world.topic("other")
 
@@ -156,7 +156,9 @@ def test_a_killed_reconciler_leaves_no_deadlock(world):
 
 
 def test_errors_of_a_pass_name_no_key(world):
-    """The upkeep writes the errors to Dagster's log, from which `erase` cannot remove keys."""
+    """The upkeep writes the errors to Dagster's log. If an error named a key, the key would stay there after `erase`,
+    which cannot remove keys from logs.
+    """
     world.put("secret-person", lambda: world.topic("late"))
     reconciler = world.reconciler()
     world.objects.schedule = lambda call: Fault.THROTTLED if call.method == "put" else Fault.NONE

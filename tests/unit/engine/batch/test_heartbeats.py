@@ -15,7 +15,9 @@ from tests.support.waiting import until
 
 
 def test_a_killed_run_is_not_shown_as_working():
-    """The last heartbeat of a killed run stays until the sweep, but is too old to count."""
+    """The last heartbeat of a killed run stays until the sweep. If an old heartbeat counted, `s3notify status` could
+    show that the killed run still works.
+    """
     records, now_ms = MemoryRecordStore(), SYSTEM_CLOCK.wall_ms()
     for run, age_ms in (("lives", FRESH_MS // 2), ("was killed", FRESH_MS)):
         beat = Beat(number=3, at_ms=now_ms - age_ms, batch="b", doing=run)
@@ -24,8 +26,8 @@ def test_a_killed_run_is_not_shown_as_working():
 
 
 def test_a_heartbeat_in_another_format_counts_as_no_heartbeat():
-    """The sensor considers a run dead if the run's heartbeat cannot be read. No reader raises an error for such a
-    heartbeat.
+    """Otherwise a heartbeat of another version of this package would stop the sensor and `s3notify status` with an
+    error.
     """
     records = MemoryRecordStore()
     for run, body in (("number", b"7"), ("more", b'{"number": 7, "mood": "good"}'), ("bytes", b"\xff")):
@@ -35,7 +37,9 @@ def test_a_heartbeat_in_another_format_counts_as_no_heartbeat():
 
 
 def test_a_heartbeat_costs_a_write_and_a_removal():
-    """A run writes and removes its record without reading it, and a short run has no record."""
+    """If a run read its record before each write, each heartbeat would cost twice as many requests. If a short run
+    wrote a record, each small batch would cost two more requests.
+    """
     records = CountedRecords(MemoryRecordStore())
 
     def end_soon():

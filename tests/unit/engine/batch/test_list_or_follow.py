@@ -30,8 +30,8 @@ def decided(
 
 
 def test_entries_are_followed_if_every_change_has_an_entry() -> None:
-    """In this test, all slots were compared since the topic was made, no slot waits for a rescan, and all writers
-    queue.
+    """Otherwise each batch would list the whole bucket, and the cost of a small change would grow with the bucket. In
+    this test, all slots were compared since the topic was made, no slot waits for a rescan, and all writers queue.
     """
     decision = decided()
     assert (decision.how, decision.slots, decision.listing) == ("follow", frozenset(CHANGED), False)
@@ -39,7 +39,10 @@ def test_entries_are_followed_if_every_change_has_an_entry() -> None:
 
 @pytest.mark.parametrize("enumerated", ["", "an earlier one"])
 def test_a_new_topic_causes_a_comparison_of_all_slots(enumerated: str) -> None:
-    """A new topic has no entries for earlier changes, so all slots are compared without a wait."""
+    """A new topic has no entries for earlier changes. If the next batch followed entries, the table would lack the
+    earlier changes. The comparison does not wait until a listing is due, because all other batches wait for the
+    comparison.
+    """
     waiting = Rescans(slots={Slot(7): 1}, unqueued_ms=NOW_MS)
     decision = decided(waiting, enumerated=enumerated, listed_ms=NOW_MS, list_seconds=10)
     assert (decision.everything, decision.listing, decision.wait_seconds) == (True, True, 0)
@@ -51,7 +54,9 @@ def test_signalled_slots_are_listed_if_there_is_no_topic() -> None:
 
 
 def test_slots_of_the_backlog_are_compared_together_with_changed_slots() -> None:
-    """A listing of the bucket costs the same, however many slots are compared."""
+    """A listing of the bucket costs the same, however many slots are compared. If the slots of the backlog were
+    compared separately, their comparison would cost a second listing.
+    """
     decision = decided(Rescans(slots={Slot(7): 3}))
     assert (decision.how, decision.slots) == ("rescan", frozenset({*CHANGED, Slot(7)}))
 
@@ -64,7 +69,9 @@ def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
 
 
 def test_rescans_wait_until_list_seconds_have_passed() -> None:
-    """Rescans wait for `list_seconds`. A batch that reads entries does not wait."""
+    """Without the wait, a busy source would list its whole bucket in one batch after another. A batch that reads
+    entries lists nothing, so a wait would only delay the rows of the batch.
+    """
     waiting = Rescans(slots={Slot(7): 3})
     assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
     assert decided(waiting, listed_ms=NOW_MS - 10_000, list_seconds=10).wait_seconds == 0
@@ -87,7 +94,9 @@ def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
     ],
 )
 def test_an_unqueued_writer_is_noted(how: str, topic: str, noted: bool) -> None:
-    """After a change that no entry names, later batches list the signalled slots."""
+    """A change without an entry shows a writer that does not queue. If the backlog did not note this fact, later
+    batches would follow entries, and could miss the writer's next change.
+    """
     clock = HandClock()
     backlog = RescanBacklog(ObjectRecordStore(MemoryObjectStore(clock=clock), "r/", clock=clock), clock=clock)
     decision = Decision(how=how, topic=topic)  # type: ignore[arg-type]
@@ -122,7 +131,10 @@ def test_a_topic_with_other_signals_is_refused_with_its_name() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é", "\0", '"', "\ud800"])
 def test_a_backlog_of_all_slots_fits_one_item(letter):
-    """DynamoDB accepts items of at most 400 KB, but the reasons of failures may have any length."""
+    """DynamoDB accepts items of at most 400 KB, but the reasons of failures may have any length. Without a limit for
+    reasons, the failures of many slots could not be stored. A process that starts later would then not know the failed
+    slots.
+    """
     records = MemoryRecordStore()
     failed = {
         Slot(slot): Failed(attempts=99, not_before_ms=2**44, reason=letter * 10_000, trace="t" * 4096)

@@ -16,7 +16,9 @@ from tests.support.batches import World, last_attempt, settled
 
 
 def test_slots_that_failed_in_the_batch_of_everything_are_retried_apart() -> None:
-    """These slots are retried with backoff, like any failed slot, and all other slots count as enumerated."""
+    """Otherwise one broken slot would make each batch compare the whole source, and no other batch could be opened. A
+    slot that failed in the batch of everything waits for its backoff, like any failed slot.
+    """
     world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
     world.tick()
     (run,) = world.active()
@@ -37,7 +39,9 @@ def test_slots_that_failed_in_the_batch_of_everything_are_retried_apart() -> Non
 
 
 def test_the_first_tick_requests_nothing_and_the_second_everything() -> None:
-    """The first cursor is stored before the first batch, so that a repeated tick finds its own chain."""
+    """If the first batch were opened before a cursor is stored, a repeated tick would have a new epoch. Dagster would
+    then launch a second comparison of the whole source.
+    """
     world = World()
     assert world.evaluate() is None
     assert not world.runs
@@ -47,7 +51,9 @@ def test_the_first_tick_requests_nothing_and_the_second_everything() -> None:
 
 
 def test_an_idle_tick_sends_one_head() -> None:
-    """The cost of a tick does not depend on the size of the bucket."""
+    """Ticks come every few seconds, even if nothing changes for days. Each further request in an idle tick would
+    multiply the cost of an idle source.
+    """
     world = settled()
     tick = world.tick()
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {}}
@@ -56,9 +62,8 @@ def test_an_idle_tick_sends_one_head() -> None:
 
 
 def test_a_tick_after_a_change_sends_one_head_one_list_one_get_and_one_put() -> None:
-    """The PUT opens the batch's ack chain, and the GET reads the backlog.
-
-    While the batch is open, a tick reads the chain.
+    """Each further request would add to the cost of every batch. The PUT opens the batch's ack chain, and the GET reads
+    the backlog. While the batch is open, a tick reads the chain by one LIST.
     """
     world = settled()
     world.publish(3, 999, 42)
@@ -71,9 +76,8 @@ def test_a_tick_after_a_change_sends_one_head_one_list_one_get_and_one_put() -> 
 
 
 def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
-    """The LIST of the signals shows that the writer does not queue.
-
-    So the batch lists the bucket as soon as a listing is due.
+    """The LIST of the signals shows that the writer does not queue. If the batch followed entries, the batch would miss
+    the writer's change, because no entry names the change. The batch waits until a listing is due.
     """
     world = settled(list_seconds=10)
     world.clock.sleep(10)
@@ -92,7 +96,10 @@ def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
 
 
 def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> None:
-    """The cursor remembers the root's ETag only when every changed slot has been requested."""
+    """If a slot in flight were requested again, two runs would read the same objects. If the cursor had the root's new
+    ETag before every changed slot was requested, the slot's second change could wait for the next regular listing of
+    the signals.
+    """
     world = settled()
     world.publish(1, 2)
     world.tick()
@@ -105,7 +112,9 @@ def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> Non
 
 
 def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
-    """With `max_open=2`, the second batch has no slot of the first batch."""
+    """If two open batches had a slot in common, two runs would read the same objects, and the commit of one run would
+    be a conflict. The new change of a slot in flight waits for a later batch.
+    """
     world = settled(max_open=2)
     world.publish(1, 2)
     world.tick()
@@ -139,7 +148,9 @@ def test_a_topic_that_is_lost_after_a_tick_died_is_noticed() -> None:
 
 
 def test_a_batch_of_everything_clears_earlier_failures() -> None:
-    """If the batch for a new topic commits a failed slot, the sensor's state no longer lists the slot as failing."""
+    """Otherwise the sensor would report a slot as failing, and would request the slot again, although the batch for a
+    new topic has committed the slot.
+    """
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()
@@ -158,7 +169,9 @@ def test_a_batch_of_everything_clears_earlier_failures() -> None:
 
 
 def test_a_batch_is_split_into_parallel_runs() -> None:
-    """Each run has adjacent slots and its own run key. There are never more runs than slots."""
+    """Dagster launches only one run for each run key. If two runs had the same run key, the slots of one run would not
+    be read. A run without slots would take a place in Dagster's queue without any work.
+    """
     world = settled(parallel_runs=3)
     world.publish(*range(10, 17))
     tick = world.tick()
@@ -172,7 +185,10 @@ def test_a_batch_is_split_into_parallel_runs() -> None:
 
 
 def test_few_slots_move_to_another_run_if_the_number_of_runs_changes() -> None:
-    """No slot moves to another run while the number of runs stays the same, whichever slots have changed."""
+    """Otherwise the run with the same number would have other slots in each batch, and a person could not compare the
+    times of this run between batches. No slot moves while the number of runs stays the same, whichever slots have
+    changed.
+    """
 
     def shares(world: World, *slots: int) -> dict[int, int]:
         world.publish(*slots)
@@ -197,7 +213,9 @@ def test_few_slots_move_to_another_run_if_the_number_of_runs_changes() -> None:
 
 
 def test_a_tick_that_is_repeated_because_its_cursor_was_not_stored_requests_the_same_run() -> None:
-    """Changes after the first tick wait for the next batch, which finds them."""
+    """Otherwise the repeated tick would have a new run key, and Dagster would launch a second run for the same slots. A
+    change after the first tick waits for the next batch, so that no change is lost.
+    """
     world = settled()
     world.publish(1, 2)
     first = world.evaluate()
@@ -234,7 +252,9 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
 
 
 def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> None:
-    """A publisher signalled a slot, and died before it signalled the root. The slot is found after `relist_seconds`."""
+    """A publisher signalled a slot, and died before it signalled the root. Without a listing after `relist_seconds`,
+    the change would stay out of the table until another change moves the root.
+    """
     world = settled(relist_seconds=300)
     world.keyspace.store.put("k/5", b"signalled, and died before the root")
     assert world.tick().requests == ()
@@ -246,9 +266,8 @@ def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> N
 
 
 def test_a_slot_that_waits_for_the_next_listing_is_not_forgotten() -> None:
-    """A slot is signalled before a listing is due.
-
-    The slot is requested as soon as the listing is due, although no signal moves then.
+    """A slot is signalled before a listing is due, and no signal moves after that. If the tick counted the slot as
+    seen, no later tick would request the slot, and the change would stay out of the table.
     """
     world = settled(list_seconds=60)
     world.backlog.add([Slot(7)])
@@ -282,7 +301,10 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
 
 
 def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
-    """This sensor warns once, in the tick that opens its next batch. After that tick, the other sensor warns."""
+    """Two deployments that share one `platform_prefix` compete for the same table, and may read each change twice.
+    Without the warning, nobody would notice the second deployment. A sensor warns in the tick that opens its next
+    batch.
+    """
     world = settled()
     assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)
@@ -294,9 +316,9 @@ def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
 
 
 def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
-    """The cursor has the former table's id.
-
-    If the known record does not have this id, the tick is refused, and the cursor stays unchanged.
+    """The cursor counts changes as done whose rows were in lost versions of the table. If the sensor continued with
+    this cursor, the table would lack these changes. A cursor with an unknown table id is refused, because the present
+    table may be another table.
     """
     world = settled()
     table, epoch = world.state.table, world.state.epoch
@@ -320,7 +342,9 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
 
 
 def test_a_lost_topic_is_reported_while_nothing_changes() -> None:
-    """A tick reports the loss within `TOPIC_SECONDS`, and all slots are compared again, once."""
+    """If a tick looked at the topic only after a change, the loss would stay unknown while the source is idle. Changes
+    whose entries were lost could then be missing from the table.
+    """
     world = settled()
     world.clock.sleep(TOPIC_SECONDS)
     assert world.tick().note == "nothing changed"

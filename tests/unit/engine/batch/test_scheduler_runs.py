@@ -7,7 +7,9 @@ from tests.support.batches import settled
 
 
 def test_a_started_run_that_stops_sending_heartbeats_is_failed() -> None:
-    """A silent run is reported, so that it does not occupy Dagster's queue forever."""
+    """Otherwise the run would keep its place in Dagster's queue forever, and the run's slots would never be requested
+    again.
+    """
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()
@@ -40,9 +42,8 @@ def test_a_silent_run_is_reported_even_if_another_run_of_the_batch_still_waits()
 
 
 def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
-    """The run was created and never launched, or was requested and never created.
-
-    A run that waits in the queue is not reported as failed.
+    """Dagster may never launch a run, or may never create a requested run. Without a time limit, the run's batch would
+    stay open forever, and no other run would read its slots. A wait in Dagster's queue has no time limit.
     """
     world = settled(startup_seconds=180)
     world.publish(1)
@@ -70,9 +71,8 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
 
 @pytest.mark.parametrize("status", ["starting", "started"])
 def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
-    """The run's process ended before the first heartbeat.
-
-    The scheduler reports neither a slowly starting run nor a queued run as failed.
+    """The run's process ended before the first heartbeat. If only `startup_seconds` counted, the run's slots would wait
+    longer than the slots of a silent run. A run that starts slowly or waits in the queue does not count as dead.
     """
     world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
     world.publish(1)
@@ -100,7 +100,9 @@ def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(stat
 
 
 def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
-    """The heartbeat's record was removed, but in Dagster the run has not ended."""
+    """The heartbeat's record was removed, but in Dagster the run has not ended. If the run counted as starting, its
+    slots would wait for `startup_seconds` in place of `silence_seconds`, which is shorter.
+    """
     world = settled(silence_seconds=30, startup_seconds=180)
     world.publish(1)
     world.tick()
@@ -114,7 +116,9 @@ def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
 
 
 def test_a_batch_waits_for_a_run_that_dagster_has_not_created_yet() -> None:
-    """Dagster has created only one of two runs. The end of the created run does not end the batch."""
+    """Dagster has created only one of two runs. If the end of the created run ended the batch, the slots of the other
+    run would count as failed, and would be requested again although the other run starts later.
+    """
     world = settled(parallel_runs=2)
     world.publish(1, 2)
     tick = world.evaluate()
@@ -134,7 +138,9 @@ def test_a_batch_waits_for_a_run_that_dagster_has_not_created_yet() -> None:
 
 
 def test_a_chain_that_is_acked_during_the_tick_counts_as_done() -> None:
-    """The run stamps the batch's chain after the tick has read the chain, and before the tick looks at the run."""
+    """The run stamps the batch's chain after the tick has read the chain, and before the tick looks at the run. If the
+    batch counted as failed, its committed slots would be requested again.
+    """
     world = settled()
     world.publish(1)
     world.tick()
@@ -147,7 +153,9 @@ def test_a_chain_that_is_acked_during_the_tick_counts_as_done() -> None:
 
 
 def test_a_chain_that_was_purged_counts_as_failed() -> None:
-    """The chain was purged while the sensor was off for weeks. The slots of the batch are requested again."""
+    """The chain was purged while the sensor was off for weeks. If the batch counted as done, changes that its runs did
+    not commit could stay out of the table.
+    """
     world = settled(backoff_seconds=5)
     world.publish(1)
     world.tick()
@@ -161,7 +169,9 @@ def test_a_chain_that_was_purged_counts_as_failed() -> None:
 
 
 def test_a_run_taken_for_dead_may_commit() -> None:
-    """The run commits, but its stamp is refused, because the batch has failed."""
+    """The run commits after its batch has failed. If the run's stamp counted for the next batch, the next batch could
+    end before its own run has looked for later changes.
+    """
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()

@@ -32,7 +32,7 @@ def names(records: MemoryRecordStore) -> list[str]:
 
 
 def test_few_changed_slots_are_in_the_cursor() -> None:
-    """If few slots have changed, no record is needed."""
+    """Otherwise every small batch would cost a write of a record, and later a read and a removal."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(MOVED_MAX))
@@ -41,7 +41,9 @@ def test_few_changed_slots_are_in_the_cursor() -> None:
 
 
 def test_many_changed_slots_are_in_a_record() -> None:
-    """A process reads the record once, and the cursor stays short while further slots change."""
+    """Otherwise the cursor would have 11 KB of digests, which is too long for Dagster's UI. If a few further changes
+    caused another record, every small batch would cost three more requests.
+    """
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(1000))
@@ -57,7 +59,9 @@ def test_many_changed_slots_are_in_a_record() -> None:
 
 
 def test_a_repeated_tick_finds_the_record_of_its_cursor() -> None:
-    """A record is removed only after Dagster has stored a cursor that names another record."""
+    """A record is removed only after Dagster has stored a cursor that names another record. If a repeated tick did not
+    find its record, the tick would look at all slots again.
+    """
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     first = seen(SensorState(epoch="e"), range(1000))
@@ -76,7 +80,9 @@ def test_a_repeated_tick_finds_the_record_of_its_cursor() -> None:
 
 
 def test_a_lost_record_costs_a_look_at_all_slots() -> None:
-    """Only the signals in the cursor itself count as seen, and the next poll lists the signals."""
+    """Without the record, the seen signals are unknown. If the root still counted as seen, the next poll would list no
+    signals, and a changed slot could wait until the root moves again.
+    """
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     text = cursor.dumps(seen(SensorState(epoch="e"), range(1000)), "")
@@ -101,7 +107,9 @@ def failing(count: int, tag: str = "") -> SensorState:
 
 @pytest.mark.parametrize(("count", "records_needed"), [(0, 0), (3, 0), (1000, 1)])
 def test_failing_slots_with_long_reasons_leave_the_cursor_short(count: int, records_needed: int) -> None:
-    """Every slot of a source may fail, each for a reason of its own."""
+    """Every slot of a source may fail, each for a different reason. If the cursor itself had all reasons, the cursor
+    would be too long for Dagster's UI.
+    """
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     text = cursor.dumps(failing(count), "")

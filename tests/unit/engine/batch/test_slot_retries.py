@@ -8,7 +8,9 @@ REFUSED = "UsageError: more objects are missing than the setting withdraw_share 
 
 
 def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_then_parked() -> None:
-    """If a parked slot changes, it is requested again, and its attempts are counted from zero again."""
+    """Without backoff and parking, a broken slot would cost a run every few seconds. A change may repair a parked slot,
+    so the slot is requested again at once. Otherwise the repaired slot would wait for `parked_seconds`.
+    """
     world = settled(max_attempts=3, backoff_seconds=10)
     world.publish(1, 2)
     waits = []
@@ -34,7 +36,9 @@ def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_then_parked() -
 
 
 def test_a_parked_slot_is_tried_again_alone() -> None:
-    """After an outage, every parked slot is tried again. A slot with a defect affects no other slot."""
+    """Slots that an outage has parked must recover without a person's help. If parked slots were tried together, a slot
+    with a defect would make the recovered slots fail again.
+    """
     world = settled(max_attempts=1, parked_seconds=60)
     for slot in (1, 2):
         world.publish(slot)
@@ -73,7 +77,9 @@ def drive(world: World, poison: set[int], *, until: float) -> list[tuple[int, ..
 
 
 def test_one_slot_that_kills_every_run_does_not_block_nineteen_others() -> None:
-    """Failed slots are requested in halves. So the poisonous slot is alone in the end, and only this slot is parked."""
+    """Failed slots are requested in halves, so that the poisonous slot is alone in the end. Otherwise each retry of all
+    20 slots would fail, and the changes of 19 good slots would stay out of the table.
+    """
     world = settled(backoff_seconds=10, max_attempts=5, parked_seconds=3600)
     world.publish(*range(20))
     asked = drive(world, {7}, until=world.clock.now + 600)
@@ -120,8 +126,8 @@ def test_slots_with_too_many_missing_objects_are_retried_together() -> None:
 
 
 def test_failed_slots_take_turns_with_other_slots() -> None:
-    """Batches of failed slots alternate with batches of other slots. Failed slots and other slots are never in the same
-    batch.
+    """Without turns, the retries of many failed slots would keep changed slots out of the table. If a batch had failed
+    slots and changed slots, the failed slots could make the changed slots fail.
     """
     world = settled(backoff_seconds=0, backoff_ceiling_seconds=0, parked_seconds=0)
     world.publish(1, 2, 3, 4)
@@ -134,9 +140,9 @@ def test_failed_slots_take_turns_with_other_slots() -> None:
 
 
 def test_the_last_attempt_is_marked() -> None:
-    """A tick marks a slot only if the slot's next failure parks it.
-
-    If a slot is committed in between, its attempts are counted from zero again.
+    """Unreadable objects go to quarantine in a marked attempt, and their earlier rows leave the table. An early mark
+    would quarantine objects that a later attempt could still read. Without a mark, an unreadable object would park its
+    slot.
     """
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)
@@ -157,7 +163,9 @@ def test_the_last_attempt_is_marked() -> None:
 
 
 def test_with_one_attempt_every_attempt_is_the_last() -> None:
-    """If the batch of all slots fails, however, its slots are requested again one by one."""
+    """Without the mark, an unreadable object would park its slot after the only attempt, and would not go to
+    quarantine. A batch of all slots has no mark, because such a batch cannot quarantine objects.
+    """
     world = World(settings=BatchSettings(max_attempts=1))
     world.evaluate()
     assert last_attempt(world, world.tick()) == ()

@@ -58,7 +58,9 @@ def run(program: str = PROGRAM, **environment: str) -> None:
 
 
 def test_a_batch_is_a_trace(collector: Collector) -> None:
-    """The spans of the batch's phases follow each other, and together they are as long as the batch's span."""
+    """If the phases' spans had gaps or overlaps, a trace viewer would show wrong times for the phases. A person would
+    then look for the cause of a slow batch in the wrong phase.
+    """
     run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}")
     (body,) = collector.bodies
     (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
@@ -84,7 +86,9 @@ def test_a_killed_process_has_sent_its_flushed_spans(collector: Collector) -> No
 
 
 def test_a_missing_collector_fails_nothing() -> None:
-    """Spans are not sent without an endpoint; an unreachable endpoint is not an error."""
+    """Otherwise a batch whose rows are committed would fail only because no endpoint is set, or because the endpoint
+    does not answer.
+    """
     run()
     (port,) = free_ports(1, SYSTEM_CLOCK)
     run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")

@@ -169,7 +169,9 @@ def test_a_slot_reports_all_its_unknown_fields():
 
 
 def test_more_unforeseen_errors_than_the_limit_are_not_quarantined():
-    """More errors than the limit show a defect of the code, not of the objects."""
+    """More errors than the limit show a defect of the code, not of the objects. If all these objects went to
+    quarantine, the defect would remove their earlier rows from the table.
+    """
     outcomes = {f"k{n:04}": failed(trace="Traceback") for n in range(MAX_UNFORESEEN + 2)}
     found = settled(planned(), outcomes, LAST)
     assert len(found.result.quarantined) == MAX_UNFORESEEN
@@ -203,7 +205,9 @@ def test_a_slot_is_marked_while_it_has_rows_of_a_transform():
 
 
 def test_the_code_version_of_a_read_is_noted():
-    """A round that reads no object of the slot does not note the code version."""
+    """Otherwise `s3notify status` would still show the slot as stale after a new read. A round that reads no object
+    must keep the noted version, because the slot's rows are still those of the earlier code.
+    """
     facts = replace(FACTS, code_version="2")
     found = settled(planned(HELD), {"k": read()}, facts).round
     assert (found.code_version, found.label) == ("2", FACTS.label)

@@ -26,7 +26,9 @@ KEYS = pytest.mark.parametrize("key", ["plain.jsonl", "odd//key.jsonl"])
 
 @KEYS
 def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3Server, key: str) -> None:
-    """None of the new object's rows is committed under the old ETag, although both versions have the same size."""
+    """Otherwise rows of the new object would have the old object's ETag, and `_etag` would name a version that these
+    rows are not from. The size does not show the change, because the old and the new version have the same size.
+    """
     place = Place(ministack)
     place.put(key, 1, 2)
     place.put("other.jsonl", 9)
@@ -49,7 +51,9 @@ def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3
 def test_a_whole_object_is_read_under_its_etag(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, key: str, chunk_bytes: int
 ) -> None:
-    """A read never mixes versions, whether it takes one GET or several."""
+    """The old and the new version have the same size. Without `If-Match` in each GET, a body could have bytes of two
+    versions, and the table could get records that neither version contains.
+    """
     monkeypatch.setattr(fetching, "CHUNK_BYTES", chunk_bytes)
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")
@@ -60,7 +64,9 @@ def test_a_whole_object_is_read_under_its_etag(
 
 @KEYS
 def test_a_part_of_an_object_is_read_under_its_etag(ministack: S3Server, key: str) -> None:
-    """The first GET after the overwrite fails, and so does a later GET."""
+    """Without `If-Match`, a task could join parts of the old and the new version to records that neither version
+    contains. An object whose key obstore cannot express is read completely by the first GET.
+    """
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")
     begun = RemoteBytes(config, version)

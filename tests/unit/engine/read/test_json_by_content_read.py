@@ -18,7 +18,9 @@ pytestmark = pytest.mark.server
     ids=["whole", "in parts", "over rounds"],
 )
 def test_each_record_is_one_row(ministack: S3Server, settings: dict[str, int]) -> None:
-    """Each row has its record's offset, and the schema is inferred from both kinds of objects."""
+    """Otherwise records at the border of two parts or two rounds would be lost, or would be in the table twice. A row
+    with a wrong offset could not be traced to its record in the object.
+    """
     place = Place(ministack, format="auto", **settings)
     rows = [{"a": number, "text": "x" * 20} for number in range(40)]
     bodies = {

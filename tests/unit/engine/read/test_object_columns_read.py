@@ -93,7 +93,9 @@ def test_an_object_in_parts_has_metadata(ministack: S3Server, key: str) -> None:
 def test_metadata_comes_from_the_get_and_not_from_the_listing(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bytes are written again between listing and GET: the ETag is the same, but the version is new."""
+    """The same bytes are written again between listing and GET, so the ETag is the same and the version is new.
+    Metadata of the listing would give the rows the `_version` and `_modified` of an object version that was not read.
+    """
     place = versioned(ministack, metadata_columns=ALL)
     place.put("a", 1)
     listed = stored_metadata(place, "a")
@@ -121,9 +123,8 @@ PARTS = "dt date, region string"
 
 
 def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
-    """The columns have the declared types, and the key's escapes are decoded. A missing value is null.
-
-    Objects that are parsed together keep their own values.
+    """Otherwise a query by `dt` or `region` would miss rows, or would find rows of other objects. All objects are in
+    one slot, and are parsed together. A part that a key lacks is null.
     """
     place = Place(ministack, partition_columns=PARTS, slots=1)
     for number, path in enumerate(
@@ -138,9 +139,8 @@ def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
 
 
 def test_an_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: S3Server) -> None:
-    """The object has one reject with the reason, and no row, however many records it has.
-
-    The other objects are loaded.
+    """Otherwise the object's rows would be in the table without a date, and queries by date would miss these rows. A
+    reject for each record would fill the quarantine with copies of the same reason.
     """
     place = Place(ministack, partition_columns=PARTS, slots=1)
     place.put("dt=yesterday/a", 1, 2, 3)
@@ -156,8 +156,8 @@ def test_an_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: 
 
 
 def test_a_big_object_is_one_reject_if_its_key_does_not_fit_the_columns(ministack: S3Server) -> None:
-    """If the key does not fit, no byte of the object is read. If the key fits, an object with the same records is read
-    in several parts.
+    """Otherwise tasks would read a big object whose rows are all refused, and each part of the object would add a
+    reject. An object with the same records and a fitting key is read in several parts.
     """
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
     place.put("dt=yesterday/a", *range(1000, 1009))
@@ -177,10 +177,9 @@ RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 
 
 def test_a_text_from_a_key_is_rescued_if_it_does_not_fit_its_column(ministack: S3Server) -> None:
-    """The column is null.
-
-    `_rescued` has the text from the key, and also the record's own values that do not fit. Each rescued value is
-    counted.
+    """Otherwise a wrong text in a key would be lost, and nobody could correct the object's rows. Without the count of
+    rescued values, the owner would not notice that keys and declared types differ. `_rescued` also keeps the record's
+    own values that do not fit.
     """
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')

@@ -96,9 +96,8 @@ def site(ministack: S3Server) -> Iterator[Site]:
 def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """The store refuses HEAD and GET of the key. All other objects are committed, even objects in the same slot.
-
-    The refused object goes to quarantine on the last attempt.
+    """Otherwise one object that the store refuses to return would keep good objects of the same slot out of the table.
+    Without the quarantine on the last attempt, the slot would fail in every later batch.
     """
     if not listing:
         queue = site.source.location.queue()
@@ -119,9 +118,8 @@ def test_one_refused_key_affects_no_other_object(
 def test_an_expired_object_that_came_back_stays_in_quarantine(
     ministack: S3Server,
 ) -> None:
-    """The object came back with the same bytes, but the store refuses to return it (403).
-
-    The object goes to quarantine on the last attempt. Later listings do not cause another read.
+    """The object came back with the same bytes, but the store refuses to return it (403). If the object still counted
+    as expired, each listing would cause another read, and the object's slot would fail again.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
@@ -142,7 +140,9 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 
 @pytest.mark.parametrize("key", ["raw/a/../b", "raw/./c", "raw/d\0e"])
 def test_keys_that_a_store_does_not_accept_are_quarantined(site: Site, key: str) -> None:
-    """A listing may show keys that the store itself refuses. In this test, the listing comes from another store."""
+    """A listing may show keys that the store itself refuses. Without the quarantine, one such key would make its slot
+    fail in every batch. In this test, the listing comes from another store.
+    """
     site.store.put(key, b'{"a":1}\n')
     site.proxy.refuses_names = True
     result = site.ingest(last_attempt=ALL)
@@ -164,9 +164,8 @@ def test_keys_that_a_store_does_not_accept_are_quarantined(site: Site, key: str)
 def test_an_outage_of_one_object_does_not_quarantine_it(
     site: Site, status: int, code: str, message: bytes
 ) -> None:
-    """The last attempt does not quarantine the object either. The other objects are committed first.
-
-    The run retries for a minute in all, and fails.
+    """Otherwise an outage during the last attempt would bring a good object to quarantine. The object's earlier rows
+    would leave the table, and its new rows would be missing until a person retries the object.
     """
     site.proxy.answers[BAD] = (status, code, message)
     last = site.ingest(last_attempt=ALL)
@@ -182,8 +181,8 @@ def test_an_outage_of_one_object_does_not_quarantine_it(
 
 
 def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3Server) -> None:
-    """In this test, a round reads only one object of a slot. If the first object is unavailable, the next rounds read
-    the other objects.
+    """Otherwise one unavailable object would keep the later objects of its slot out of the table until the outage ends.
+    In this test, a round reads only one object of a slot.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, max_objects=SLOTS)
@@ -201,7 +200,9 @@ def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3S
     [(503, "SlowDown"), (403, "AccessDenied"), (400, "ExpiredToken"), (401, "Unauthorized")],
 )
 def test_an_outage_of_all_objects_fails_the_run(site: Site, status: int, code: str) -> None:
-    """No object goes to quarantine if the store throttles all requests, or refuses the credentials or the bucket."""
+    """Otherwise expired credentials or a throttled bucket would bring all objects of the source to quarantine. The
+    objects' rows would be missing even after the outage, until a person retries the objects.
+    """
     for key in (*site.good, BAD, "raw/.s3notify-no-such-object"):
         site.proxy.answers[key] = (status, code, b"")
     last = site.ingest(last_attempt=ALL)
@@ -224,7 +225,9 @@ def test_an_outage_that_ends_while_the_run_waits_costs_only_time(site: Site) -> 
 
 @pytest.mark.thorough
 def test_a_long_outage_fails_the_run(site: Site) -> None:
-    """No slot can be planned, so the run raises an error after a minute."""
+    """No slot can be planned during the outage. If the run ended without an error, its slots would seem to have no
+    changes. If the run did not wait for a minute first, even a short outage would fail the batch.
+    """
     site.proxy.outage = lambda: True
     with pytest.raises(UnavailableError, match="503"):
         site.ingest(last_attempt=ALL)

@@ -44,9 +44,8 @@ LINES = b'{"a":1,"b":"x"}\n{"a":-1,"b":"y"}\n{"b":null}\n{"a":-2,"b":null}\n'
 
 @pytest.mark.parametrize("split_bytes", [1 << 20, 20])
 def test_a_row_that_breaks_a_rule_is_a_reject(ministack: S3Server, split_bytes: int) -> None:
-    """The reject has the first broken rule, the offset and the raw bytes.
-
-    For each rule, the rows that break it are counted. Null breaks no rule.
+    """Otherwise rows that the owner has excluded would reach the readers of the table. Without the reason, the offset
+    and the raw bytes, nobody could find and correct the record. Null breaks no rule.
     """
     place = Place(
         ministack, slots=1, split_bytes=split_bytes, expect_warn="a > 1",
@@ -77,7 +76,9 @@ def test_a_row_that_breaks_a_warning_rule_stays(ministack: S3Server) -> None:
 
 
 def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
-    """The new rules apply to the rows of an object that is read again."""
+    """Otherwise a rule that was too strict would keep good rows out of the table, even after a correction of the rule
+    and a backfill.
+    """
     place = Place(ministack, slots=1, expect="positive: a >= 0")
     place.put("a", 1, -1)
     result = place.run("1")
@@ -93,8 +94,8 @@ def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
 
 
 def test_rules_may_use_other_columns(ministack: S3Server) -> None:
-    """Rules may use columns of these kinds: parts of the key, the store's metadata, the raw record, and rescued
-    values.
+    """Otherwise an owner could not exclude rows by a date in the key, by the object's size, by the raw record, or by
+    values that do not fit their columns.
     """
     place = Place(
         ministack, slots=1, partition_columns="dt date", metadata_columns="_size", payload_column="raw",
@@ -116,7 +117,9 @@ def test_rules_may_use_other_columns(ministack: S3Server) -> None:
 
 
 def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> None:
-    """A Parquet row has no raw record, so its payload column is null."""
+    """A Parquet row has no raw record, so its payload column is null. Without JSON in the quarantine, a person could
+    not see which values have broken the rule.
+    """
     place = Place(ministack, slots=1, format="auto", expect="a >= 0", payload_column="raw")
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": [1, -1], "b": ["x", "é"]}), sink)
@@ -141,7 +144,9 @@ def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> No
 def test_the_payload_column_has_the_raw_record(
     ministack: S3Server, key: str, body: bytes, raws: list[str], split_bytes: int
 ) -> None:
-    """The column has the record's decoded text, unchanged from the object, without the line end."""
+    """A consumer may parse the raw record again, for example for fields that have no column. If empty lines or rejects
+    shifted the raw records, a row would have the raw record of another row.
+    """
     place = Place(ministack, slots=1, format="auto", payload_column="raw", split_bytes=split_bytes)
     place.store.put(f"raw/{key}", body)
     rows, _, _ = read(place)
@@ -157,7 +162,9 @@ def test_the_raw_record_of_a_document_keeps_its_line_ends(ministack: S3Server) -
 
 
 def test_bytes_of_a_raw_record_that_are_not_utf8_are_replaced(ministack: S3Server) -> None:
-    """A binary column of CSV may have bytes that are not UTF-8. In the raw record, they become U+FFFD."""
+    """A binary column of CSV may have bytes that are not UTF-8. Without U+FFFD in place of these bytes, the payload
+    column would make the whole object fail.
+    """
     place = Place(ministack, slots=1, format="csv", payload_column="raw")
     place.store.put("raw/a.csv", b"a,b\n1,\xff\n")
     rows, _, _ = read(place, pa.schema([("a", pa.int64()), ("b", pa.binary())]))
@@ -176,7 +183,9 @@ def test_the_number_of_rejects_by_rules_is_limited(ministack: S3Server) -> None:
 
 
 def test_a_rule_with_an_unknown_column_is_refused(ministack: S3Server) -> None:
-    """The error names the remedy, even if the columns are inferred."""
+    """If a rule with a misspelt column were skipped, rows that break the rule would reach the table. The columns are
+    inferred, so only a read can find the mistake.
+    """
     place = Place(ministack, slots=1, expect="known: region is not null")
     place.put("a.jsonl", 1)
     said = "expect: rule 'known': there is no column 'region', only a, b; correct the rule, or declare"

@@ -85,9 +85,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 @pytest.mark.server
 def test_an_object_on_which_a_parser_raises_an_error_is_quarantined(site: Site) -> None:
-    """The object's neighbours are committed in the first run.
-
-    The object goes to quarantine on the last attempt, and its earlier rows leave the table.
+    """Without the quarantine, each retry would have the same error, and the object's slot would fail in every batch. If
+    the object's earlier rows stayed in the table, readers would still see overwritten values.
     """
     site.store.put(BAD, b'{"a":1}\n')
     site.ingest()
@@ -111,7 +110,9 @@ def test_an_object_on_which_a_parser_raises_an_error_is_quarantined(site: Site) 
 
 @pytest.mark.server
 def test_the_log_has_a_traceback_once(site: Site) -> None:
-    """The log has the traceback only once, although several objects and slots have the same error."""
+    """Otherwise a single defect would repeat its traceback for each object and slot, and other messages would be hard
+    to find in the log.
+    """
     bad = [f"raw/bad-{n}" for n in range(6)]
     for key in bad:
         site.store.put(key, RAISES)
@@ -122,10 +123,8 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 @pytest.mark.server
 def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unforeseen errors bring only a limited number of objects to quarantine. Beyond this limit, slots stay failed and
-    are reported.
-
-    A retry brings all objects back.
+    """Without a limit, a defective release could bring all objects of a source to quarantine, and remove their earlier
+    rows from the table. After a correction of the defect, a retry must bring all objects back.
     """
     monkeypatch.setattr("s3notify_platform.engine.driver.MAX_UNFORESEEN", 3)
     for n in range(3):
@@ -169,7 +168,9 @@ def test_an_unforeseen_answer_of_the_store_affects_only_one_object(
 
 @pytest.mark.server
 def test_a_part_fails_if_a_parser_raises_an_error_on_it(site: Site) -> None:
-    """The outcome of the part has the traceback, even if the part's first rows were read without an error."""
+    """If the part counted as read, the rows before the error would be committed, and the rest of the object would be
+    lost. Without the traceback, nobody could find the defect.
+    """
     body = b'{"a":1}\n' * 3 + RAISES
     site.store.put(BAD, body)
     meta = site.store.head(BAD)
@@ -194,7 +195,9 @@ def parse(part: Sequence[int]) -> Iterator[str]:
 
 
 def test_bad_objects_are_isolated_by_halving() -> None:
-    """All other objects are returned once, in order."""
+    """Otherwise one bad object would fail all objects that are parsed in the same call. If a good object were returned
+    twice, its rows would be in the table twice.
+    """
     found = isolated([1, 2, -3, 4, -5], parse, lambda number, error: f"failed {number} {error}", len)
     assert [*found] == ["1", "2", "failed -3 -3", "4", "failed -5 -5"]
 
@@ -212,7 +215,7 @@ def test_an_error_is_raised_if_results_were_already_returned(monkeypatch: pytest
 
 
 def test_an_outage_is_not_unforeseen() -> None:
-    """A lack of memory is not unforeseen either, because another process may cause it."""
+    """Otherwise an outage, or a lack of memory that another process causes, would bring good objects to quarantine."""
 
     def raising(_: Sequence[int]) -> Iterator[str]:
         raise UnavailableError("no answer")

@@ -80,7 +80,9 @@ def bodies() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst", ".sz", ".snappy"])
 def test_an_object_that_is_cut_in_its_csv_header_is_a_reject(config: S3Config, suffix: str) -> None:
-    """A compressed object that is cut at any place is reported, whether it is read as a small or as a big object."""
+    """A compressed object that is cut has lost records. Without a reject, the object would count as read, and nobody
+    would notice the loss. The test reads each object as a small object and as a big object.
+    """
     body = COMPRESS[f"k{suffix}"](b"a,b\n" + b"".join(b"%d,x\n" % n for n in range(20)))
     places = {*range(1, min(15, len(body))), *range(15, len(body), 9)}
     made = [put(config, f"in/{place:03}.csv{suffix}", body[:place]) for place in sorted(places)]
@@ -99,7 +101,9 @@ def test_an_object_that_is_cut_in_its_csv_header_is_a_reject(config: S3Config, s
 def test_objects_of_all_compressions_are_parsed_together(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser is called only once for all objects."""
+    """Otherwise each compression in a window would need a separate call of the parser, and the read of many small
+    objects would take longer.
+    """
     calls: list[int] = []
     parse = FORMATS["jsonl"].parse
 
@@ -122,7 +126,9 @@ def test_objects_of_all_compressions_are_parsed_together(
 def test_objects_that_decode_to_many_bytes_are_streamed(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result is the same as without streaming."""
+    """A small compressed object may decode to more bytes than a task can hold. If streaming changed the result, an
+    object's rows would depend on the sizes of the other objects in its window.
+    """
     versions = [put(config, key, body) for key, body in bodies().items()]
     source = source_of(config)
     expected = found_in(source, versions)

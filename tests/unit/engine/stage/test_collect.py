@@ -24,8 +24,8 @@ def part(start: int, offset: int, **fields: object) -> Outcome:
 
 
 def test_parts_of_an_object_are_joined() -> None:
-    """Parts may come in any order. The rows of all parts are added up, and the next read continues behind the last
-    part.
+    """Parts may come in any order. If the joint outcome ended before the last part, the next read would read rows
+    again. If a part's rows were not added, the slot would fail, because more rows arrive than were counted.
     """
     found = joined(
         [part(50, 100, rows=2), part(0, 55, rows=1, rejects=1)],
@@ -36,8 +36,8 @@ def test_parts_of_an_object_are_joined() -> None:
 
 
 def test_parts_behind_a_failed_part_are_left_out() -> None:
-    """Only the contiguous parts from the object's start are joined. With `whole`, one failed part fails the whole
-    object.
+    """If rows behind a failed part were committed, the next read would begin at the failed part, and would commit these
+    rows again. A transform needs complete objects, so one failed part fails the object with `whole`.
     """
     failed = part(30, 30, status="failed", reason="why", reach_end=False)
     parts = [part(60, 100, rows=4), failed, part(0, 31, rows=1)]
@@ -56,7 +56,9 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
 
 
 def test_only_the_first_part_is_kept_if_an_object_must_be_read_from_its_beginning() -> None:
-    """The other parts have no rows, because their tasks found that the object cannot be read from the middle."""
+    """The tasks of the other parts have read no rows, because the object cannot be read from the middle. If the other
+    parts counted as failed, a good object would end in quarantine.
+    """
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
     assert (found.status, found.rows, found.offset) == ("ok", 7, 7)
@@ -94,7 +96,9 @@ def collected(*rows: object, keys: str = "k", transformed: bool = False) -> Stag
 
 
 def test_lost_rows_are_noticed() -> None:
-    """A slot fails if its packs have fewer or more rows than were parsed."""
+    """Otherwise a slot would be committed with too few or too many rows, while its objects count as read. No later
+    batch would repair the slot.
+    """
     for arrived in (1, 3):
         found = collected(outcome("k", 0, 100, rows=2), pack("p", arrived))
         assert f"2 rows were parsed and {arrived} arrived" in found.failed[SLOT].error
@@ -137,9 +141,8 @@ def test_an_object_that_was_read_in_part_fails_if_there_is_a_transform() -> None
 
 
 def test_slots_fail_if_a_transform_returns_rows_of_other_objects() -> None:
-    """Both the slot of the rows and the slot of the object fail.
-
-    If neither the slot of the rows nor the slot of the object is in the batch, the whole batch fails.
+    """Otherwise the table could get rows of an object that no state names, and no later batch would remove these rows.
+    The whole batch fails if the rows and their object belong to slots outside the batch.
     """
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="secret-person"), replace(stored, etag="old")):

@@ -51,8 +51,8 @@ def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPac
 
 
 def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack that is sent to the driver is not stored by the task. The writer of the table version stores such a
-    pack.
+    """Otherwise each small pack would cost a separate PUT, or the driver would have the big packs of all tasks in
+    memory.
     """
     store = MemoryObjectStore()
     (small,) = written(store, rows((1, "a", 0)))
@@ -64,9 +64,9 @@ def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch
 
 
 def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small pack is kept in memory, and is stored with the round.
-
-    A larger pack is stored immediately, since a round may have many packs.
+    """Otherwise the table would have rows of a slot whose states were not committed, and the slot's next batch would
+    add these rows again. A big pack is stored immediately, because a round may have more big packs than the driver's
+    memory can hold.
     """
     store = MemoryObjectStore()
     packs = Table(store=store).whole.data
@@ -80,7 +80,9 @@ def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rows_in_any_order_are_sorted() -> None:
-    """The rows are stored in order, with the label of their plan."""
+    """A transform may return rows in any order. Without the sort, the writer of packs would refuse the rows. With a
+    wrong label, a later batch could not find the rows of an overwritten object.
+    """
     store = MemoryObjectStore()
     (pack,) = stored(store, rows((2, "b", 5), (1, "z", 0)), rows((2, "b", 0), (2, "a", 9), (1, "y", 1)))
     assert (pack.slots, pack.add.since, pack.add.until) == ({1: 2, 2: 3}, 7, 7)
@@ -98,7 +100,9 @@ def test_rows_in_any_order_are_sorted() -> None:
     )
 )
 def test_rows_are_in_the_order_of_keys_in_utf8(places: list[tuple[int, str, int]]) -> None:
-    """The store lists keys in the same order."""
+    """Merges search packs for keys in the order of code points, which is also the order of UTF-8. If packs had another
+    order, a merge would cut the packs at wrong places.
+    """
     if places:
         found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()
         assert [(row["_slot"], row["_key"], row["_offset"]) for row in found] == sorted(places)
@@ -120,7 +124,9 @@ def test_gathered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(kinds=["list"] * (MAX_DEPTH - 1))
 @example(kinds=["map"] * (MAX_DEPTH - 1))
 def test_no_object_makes_unreadable_packs(kinds: list[str]) -> None:
-    """Values of objects may have any types, and any depth up to the limit; the record itself counts as one level."""
+    """Otherwise an object with deeply nested values would make its slot fail in every batch, because an unreadable pack
+    is refused. The record itself counts as one level of the depth.
+    """
     kind = pa.int64()
     for name in kinds:
         match name:
@@ -135,7 +141,9 @@ def test_no_object_makes_unreadable_packs(kinds: list[str]) -> None:
 
 
 def test_an_unreadable_pack_is_not_stored() -> None:
-    """Parquet that is nested too deeply can be written, but not read."""
+    """Parquet that is nested too deeply can be written, but not read. If such a pack were committed, every reader of
+    its slots would fail.
+    """
     store = MemoryObjectStore()
     kind = pa.int64()
     for _ in range(110):

@@ -48,7 +48,7 @@ ENTRY = Entry(
 
 
 def test_a_plan_survives_the_way_from_tasks_to_the_driver() -> None:
-    """The plan has each slot, with all findings, requests and failures."""
+    """Otherwise a batch would omit slots, failures or entries that a task has found, without any error."""
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
     four = SlotPlan(
         changes=SlotChanges(
@@ -95,8 +95,8 @@ def splits(sizes: dict[int, list[int]]) -> list[Split]:
 
 
 def test_tasks_have_ranges_of_slots() -> None:
-    """Each task has a range of slots, so that the task's packs cover few slots. The ranges have about the same number
-    of bytes.
+    """Otherwise the packs of each task would cover all slots, and later rounds would rewrite more packs. If the ranges
+    had unequal numbers of bytes, a round would wait for its largest task.
     """
     ordered, tasks = assign_splits(splits({n: [SMALL_TASK_BYTES // 4] * 2 for n in range(20)}), 4)
     assert tasks == sorted(tasks)
@@ -106,7 +106,9 @@ def test_tasks_have_ranges_of_slots() -> None:
 
 
 def test_the_number_of_tasks_follows_the_bytes() -> None:
-    """A task that reads few bytes costs more time than it saves."""
+    """If few bytes had many tasks, the tasks would cost more time than they save, and would write needless packs. If
+    many bytes had few tasks, the failure of one task would lose much work.
+    """
     _, tasks = assign_splits(splits({n: [100] for n in range(20)}), 50)
     assert {*tasks} == {0}
     _, tasks = assign_splits(splits({0: [TASK_BYTES] * 8, 1: [1]}), 2)
@@ -205,7 +207,9 @@ ValueError: last
 
 
 def test_errors_of_tasks_are_found_in_errors_of_spark() -> None:
-    """The reason is the one line that a person needs. Errors of this package keep their class."""
+    """Otherwise a person would have to search a long traceback for the one useful line. If an error of this package
+    lost its class, an outage of the store would count as a failure of the data.
+    """
     assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
     assert (
         reason_of(Exception("[DIVIDE_BY_ZERO] Division by zero.\nmore"))

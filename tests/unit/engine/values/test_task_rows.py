@@ -60,7 +60,9 @@ OUTCOME = Outcome.whole(
     ],
 )
 def test_rows_round_trip(table: Rows[Any], rows: list[Any]) -> None:
-    """The `Rows` object itself may have been pickled together with a task."""
+    """If a row lost a value between driver and task, the task would read a wrong part of an object, or the driver would
+    commit a wrong state. The `Rows` object itself may have been pickled together with a task.
+    """
     batch = table.batch(rows)
     assert batch.schema == table.schema
     for each in (table, pickle.loads(pickle.dumps(table))):
@@ -68,7 +70,9 @@ def test_rows_round_trip(table: Rows[Any], rows: list[Any]) -> None:
 
 
 def test_a_message_with_invalid_text_is_escaped() -> None:
-    """Invalid bytes may come from an error message that quotes an object."""
+    """An error message may quote invalid bytes of an object. Without escapes, the message could not become a row, and
+    one damaged object would fail its whole task.
+    """
     assert FailedSlot.of(Slot(3), CorruptError("why \ud800")).error == "CorruptError: why \\ud800"
     read = ReadObject(slot=Slot(3), key="k", outcome=Outcome.whole("failed", "e", 9, reason="why \ud800"))
     (found,) = STAGED.read([STAGED.batch([read])])

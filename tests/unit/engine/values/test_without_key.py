@@ -16,7 +16,9 @@ from s3notify_platform.engine.values.results import without_key
     ids=["plain", "as in Python", "as in a path", "as in a query"],
 )
 def test_the_key_is_removed_however_it_is_written(text: str) -> None:
-    """Reasons and tracebacks quote keys in several ways."""
+    """Reasons and tracebacks quote keys in several ways. A key in a log would outlast the erasure of its object,
+    because `erase` cannot change logs.
+    """
     found = without_key(text, "raw/Zoë's file.csv")
     assert "…" in found
     assert "Zo" not in found
@@ -24,5 +26,7 @@ def test_the_key_is_removed_however_it_is_written(text: str) -> None:
 
 
 def test_a_text_without_a_key_stays() -> None:
-    """The traceback of a whole slot has no key."""
+    """The traceback of a whole slot has no key. If the empty key were replaced, an ellipsis would stand between all
+    characters of the traceback, and nobody could read the text.
+    """
     assert without_key("slot 3 failed", "") == "slot 3 failed"

@@ -33,7 +33,9 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=st.integers(0, 120), at=places)
 def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> None:
-    """Any splits give the same records as the whole file, and a later split continues where an earlier split ended."""
+    """Otherwise tasks that share a large file would lose records, or would read records twice. A later split must
+    continue where an earlier split ended, because a big file can take several rounds.
+    """
     body = file_of(rows_of(rows), codec=codec)
     expected = whole(body, "avro", AB)
     assert [values for _, values in expected] == rows_of(rows)
@@ -49,7 +51,9 @@ def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> N
 
 
 def test_types_become_the_nearest_arrow_types() -> None:
-    """Times outside the years of Python's dates are read, too."""
+    """Otherwise a value would lose its type or its precision in the table. A time after the year 2262 must be read,
+    too, although a 64-bit count of nanoseconds cannot represent such a time.
+    """
     fields: list[tuple[str, Any, Any, Any]] = [
         ("i", "int", -1, -1),
         ("f", "float", 0.5, 0.5),
@@ -129,7 +133,9 @@ def test_a_value_that_does_not_fit_rejects_only_its_record() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
-    """If a block has more records or fewer records than it declares, its remaining bytes are one reject."""
+    """Records beyond the declared number must be in a reject. Otherwise such records would be missing from the table,
+    and nobody would notice. If the block declares too many records, its readable records must still become rows.
+    """
     row = b"\x02\x02\x02\x02x"
     body = (
         header({"type": "record", "name": "r", "fields": AB_RECORD}) + block(row * 2, count) + block(row, 1)
@@ -140,7 +146,9 @@ def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
 
 
 def test_bytes_behind_the_records_are_a_reject() -> None:
-    """Such bytes are a reject even if they look like further items of an array."""
+    """The records of a block are read as one array, and the further bytes look like one more item. Without the check,
+    the table would get a row that the block does not declare.
+    """
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
     rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")
     assert [row["a"] for _, _, row in rows] == [1]
@@ -148,7 +156,9 @@ def test_bytes_behind_the_records_are_a_reject() -> None:
 
 
 def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
-    """Each reject has only the bytes of its own record."""
+    """If each reject decoded its block again, the time for a bad block would grow with the square of its records. If a
+    reject had bytes of other records, a person would see a wrong record in the quarantine.
+    """
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]})
     rows, rejects = take([schema + block(b"\x04no" * 5000, 5000)], AB, "avro")
     assert not rows
@@ -157,7 +167,7 @@ def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
 
 
 def test_large_records_become_small_tables() -> None:
-    """The tables are limited not only in their number of records, but also in their number of bytes."""
+    """Otherwise thousands of large records would become one Arrow table, and the task could run out of memory."""
     body = file_of(
         [{"b": "x" * (4 << 20)} for _ in range(12)], [{"name": "b", "type": "string"}], codec="deflate"
     )
@@ -175,7 +185,9 @@ def test_values_that_do_not_fit_are_rescued() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_block_affects_no_other(codec: str) -> None:
-    """A flipped byte affects only records of its block, and the lost records are in a reject."""
+    """Otherwise one flipped byte would keep all rows of the file out of the table. Without a reject for the lost
+    records, nobody would notice the damage.
+    """
     body = file_of(rows_of(60), codec=codec)
     whole_rows = len(rows_of(60))
     start = body.index(SYNC) + 16
@@ -195,7 +207,9 @@ def test_a_damaged_block_affects_no_other(codec: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_reject(name: str) -> None:
-    """The reject has the reason, and is found fast, whether the file is read as a whole or in splits."""
+    """Otherwise one hostile file could exhaust the memory of a task, or keep the task busy for hours. Without the
+    reason, a person could not see why the file has no rows.
+    """
     body, reason = HOSTILE[name]
     assert reason in reject(body, AB, "avro").reason
     for split in cut(body, [20, 50], "avro"):
@@ -206,8 +220,8 @@ def test_a_hostile_file_is_one_reject(name: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
-    """Garbage can look like the head of a block that includes the good block. In this case, a reject has the good
-    block's record.
+    """Otherwise garbage before a good block would hide the block's record from the table and from the quarantine. The
+    record is in a reject if the garbage looks like the head of a block that includes the good block.
     """
     good = header({"type": "record", "name": "r", "fields": AB_RECORD})
     row = b"\x02\x02\x02\x02x"
@@ -216,7 +230,7 @@ def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
 
 
 def test_a_split_reads_only_the_header_and_its_part() -> None:
-    """The rest of the file is not requested."""
+    """Otherwise each of the tasks that share a large file would transfer the whole file."""
     body = file_of([{"a": n, "b": "x" * 100} for n in range(20_000)], block=1000)
     middle = len(body) // 2
     remote = Remote(body)
@@ -228,7 +242,9 @@ def test_a_split_reads_only_the_header_and_its_part() -> None:
 
 @pytest.mark.parametrize("rescue", [False, True])
 def test_fields_without_bytes_cost_no_memory(rescue: bool) -> None:
-    """A few bytes can declare a million records of a thousand nulls each. Only real values may take memory."""
+    """A few bytes can declare a million records of a thousand nulls each. If such nulls took memory, a small file could
+    kill the task that reads the file.
+    """
     target = Target(schema=pa.schema([("id", pa.int32()), ("f7", pa.string())]), rescue=rescue)
     tracemalloc.start()
     found = [*FORMATS["avro"].parse([("k", null_fields(20_000))], target)]

@@ -90,7 +90,9 @@ TAKEN: dict[str, Any] = {
 def test_a_value_fits_if_the_cast_loses_nothing(
     values: pa.Array, kind: pa.DataType, found: list[Any], place: str
 ) -> None:
-    """The same values fit at any depth, and in a slice of a column."""
+    """Otherwise the table would have rounded numbers or shortened times, and no reject would show the difference.
+    Nested values and slices of a column must follow the same rule.
+    """
     wrap, kind_of = WRAPPED[place]
     column = wrap(pa.concat_arrays([values, values])).slice(len(values))
     fit, odd = cast_most(column, kind_of(kind))
@@ -124,7 +126,7 @@ numbers = st.floats() | st.builds(
 @example(2.675, 2, False)
 @example(1125899906842624.5, 1, False)
 def test_a_floating_point_number_is_the_decimal_of_its_text(number: float, scale: int, is_32: bool) -> None:
-    """Parquet gives the same decimal, or the same mismatch, as CSV with the number's shortest text."""
+    """Otherwise the same number could be a row in Parquet and a reject in CSV, or could become two decimals."""
     assume(number == 0 or abs(number) > 1e-30)  # pyarrow reads texts of smaller numbers as 0
     with np.errstate(over="ignore"):
         text = str(np.float32(number)) if is_32 else repr(number)

@@ -46,7 +46,9 @@ def striped(codec: str) -> bytes:
 @pytest.mark.parametrize("codec", CODECS)
 @given(at=places)
 def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
-    """Any splits give the same rows as the whole file, and a later split continues where an earlier split ended."""
+    """Otherwise a large file that is read in parts would lose rows, or would have rows twice. A later split must
+    continue where an earlier split ended, because a big file can take several rounds.
+    """
     body = striped(codec)
     expected = whole(body, "orc", AB)
     assert [row["a"] for _, row in expected] == list(range(COUNT))
@@ -118,9 +120,8 @@ def test_unknown_and_missing_columns_are_handled() -> None:
 
 
 def test_a_time_that_pyarrow_cannot_read_rejects_its_stripe() -> None:
-    """pyarrow reads no row of the stripe.
-
-    The stripe is one reject with the reason, and the other stripes are loaded.
+    """The time is in the year 9999, so pyarrow reads no row of the stripe. Without a reject for the stripe, nobody
+    would notice its missing rows. If the whole file were rejected, the rows of the other stripes would be missing, too.
     """
     kind = pa.timestamp("s")
     times = pa.array([0, 253_402_300_799, 5], kind)  # the second of these times is in the year 9999

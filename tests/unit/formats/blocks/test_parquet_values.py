@@ -95,7 +95,9 @@ def test_a_reject_of_a_value_without_a_text_names_no_type(value: Any) -> None:
 
 @pytest.mark.parametrize("fmt", FILES)
 def test_only_rows_with_bad_values_are_rejected(fmt: str) -> None:
-    """A row with bad values in two columns is one reject, and the reason names the first of these values."""
+    """Otherwise one bad value would keep the good rows of its file out of the table. A row with bad values in two
+    columns must be one reject, so that the quarantine counts each row once.
+    """
     texts = [str(n) if n not in (5, 57) else "no" for n in range(100)]
     numbers = [float(n) if n not in (57, 99) else 0.5 for n in range(100)]
     body = FILES[fmt](pa.table({"a": texts, "n": numbers}))
@@ -140,8 +142,8 @@ def test_only_rows_with_new_fields_are_rejected(fmt: str) -> None:
 
 @pytest.mark.parametrize("fmt", FILES)
 def test_new_fields_in_values_of_maps_are_found(fmt: str) -> None:
-    """A field that the schema lacks is always counted. The setting `rescue` rescues the field, and an inferred schema
-    can grow by the field.
+    """Otherwise nobody would notice the loss of fields that writers add inside of a map. Such fields must be counted,
+    rescued by the setting `rescue`, and added to an inferred schema.
     """
 
     def maps(*names: str) -> pa.DataType:

@@ -70,7 +70,9 @@ def test_dialects_are_read(dialect: Dialect, body: bytes, rows: Values) -> None:
     ],
 )
 def test_a_text_without_a_header_is_one_reject(dialect: Dialect, body: bytes) -> None:
-    """A text without a header is one reject, whatever its length."""
+    """Otherwise the object would count as an object without records, and nobody would notice the missing rows. A long
+    text must be one reject, too, and not one reject for each piece.
+    """
     form, target = Csv(dialect), Target(schema=SCHEMA)
     for key, stored in (("k", body), ("k.gz", gzip.compress(body, 1))):
         *pieces, _ = form.read(BytesInMemory(stored), whole_split(version(stored, key)), target)
@@ -106,7 +108,9 @@ texts = st.text(st.sampled_from("a1,;\t|'\"\\#\n "), max_size=5)
 def test_csv_written_by_python_is_read(
     rows: list[tuple[int, str]], delimiter: str, quote: str, place: int
 ) -> None:
-    """The object is read as a whole, in tiny pieces, and in two consecutive splits."""
+    """Otherwise values with quoted delimiters, quotes or line ends would give wrong rows. If a border between pieces or
+    splits changed a row, a large object would give other rows than a small object.
+    """
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, quotechar=quote, lineterminator="\n")
     writer.writerows([("id", "name"), *rows])
@@ -130,7 +134,9 @@ def test_csv_written_by_python_is_read(
     ],
 )
 def test_a_header_of_another_dialect_is_one_reject(body: bytes, reason: str) -> None:
-    """The reject names the setting, and no schema is inferred."""
+    """Otherwise an inferred schema would get a column like `id;name`, or columns with the names of values. Without the
+    setting in the reject, a person would not know the remedy.
+    """
     rows, reasons = values(Csv(), body, inferred=True)
     assert rows == []
     assert [reason in one for one in reasons] == [True]
@@ -144,7 +150,9 @@ def test_a_column_of_a_declared_schema_may_have_a_number_as_its_name() -> None:
 
 
 def test_the_suffix_tsv_means_tabs() -> None:
-    """The setting `csv_delimiter` takes precedence over the suffix."""
+    """Otherwise a `.tsv` object would be read with commas, and would be rejected. If the suffix took precedence over
+    `csv_delimiter`, a source whose `.tsv` objects have another delimiter could not be read.
+    """
     bucket = S3Config(bucket="b", region="us-east-1")
     assert format_of("a/b.TSV.gz", "auto") is FORMATS["tsv"]
     form = format_for("k.tsv", Input(bucket=bucket))

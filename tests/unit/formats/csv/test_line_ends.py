@@ -67,7 +67,9 @@ def test_any_line_ends_give_rows_or_rejects(
     key: str,
     places: list[int],
 ) -> None:
-    """Each written record is read as an equal row, or is in a reject with the reason."""
+    """Otherwise a record with an unusual line end would become a part of another record, or would be missing without a
+    reject.
+    """
     special = {dialect.delimiter, "\r", "\n", '"', "#"}
     written: list[tuple[int, str, str]] = []
     lines: list[str] = ["#skipped\n"] * dialect.skip_lines + ["#comment\r"] * bool(dialect.comment)

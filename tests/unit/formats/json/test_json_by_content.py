@@ -60,7 +60,9 @@ def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> t
 
 @pytest.mark.parametrize("body", DOCUMENTS.values(), ids=DOCUMENTS.keys())
 def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
-    """The list may be on one line, or on many lines."""
+    """Otherwise the rows would depend on the layout of the writer's JSON, or an indented list would be rejected line by
+    line.
+    """
     assert values(parsed(body)) == values(parsed(LINES)) == ROWS
 
 
@@ -77,7 +79,10 @@ def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
 )
 @pytest.mark.parametrize("body", [LINES, DOCUMENTS["indented"]], ids=["lines", "list"])
 def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None:
-    """The decision is the same for an object in memory and for an object that is read by ranges."""
+    """Otherwise a list that is compressed or has another encoding would be read as lines, and its lines would be
+    rejects. If an object in memory and an object that is read by ranges had different decisions, rows would depend on
+    an object's size.
+    """
     encoded = encode(body)
     assert values(parsed(encoded, key)) == ROWS
     found, _ = in_parts(JsonByContent(), encoded, [], key)
@@ -103,9 +108,8 @@ def test_objects_of_both_kinds_are_parsed_together() -> None:
 
 @given(at=places, body=st.sampled_from([LINES, *DOCUMENTS.values()]))
 def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
-    """The first part yields the records of the whole list.
-
-    Each other part reports that it was read to its own end, so that the whole object counts as read.
+    """A large list may be split before its content is known. If a later part yielded records, too, the table would have
+    these records twice. If a later part did not report its end, the object would never count as read.
     """
     found, ends = in_parts(JsonByContent(), body, at)
     assert found == parsed(body)
@@ -114,7 +118,7 @@ def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
 
 
 def test_a_later_part_of_a_list_costs_one_read() -> None:
-    """A later part reads only the object's beginning."""
+    """If a later part parsed the list, too, a list in many parts would be transferred and parsed many times."""
     body = DOCUMENTS["indented"]
     remote, half = Remote(body), len(body) // 2
     later = Split(version=version(body, "k.json"), start=half, end=len(body))
@@ -125,7 +129,9 @@ def test_a_later_part_of_a_list_costs_one_read() -> None:
 
 
 def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reject names the remedy, even if the object is read in parts."""
+    """A list is parsed as a whole, so a list without a limit could exhaust the memory of a task. Without the remedy in
+    the reject, a person would not know that JSON lines can be longer.
+    """
     monkeypatch.setattr(json_document, "MAX_DOCUMENT_BYTES", 40)
     body = DOCUMENTS["indented"]
     for found in (parsed(body), in_parts(JsonByContent(), body, [50, 60])[0]):
@@ -146,7 +152,9 @@ def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) 
 def test_an_object_that_does_not_begin_like_a_list_of_records_is_read_as_lines(
     body: bytes, rejects: int
 ) -> None:
-    """If a line is not a record, only this line is rejected."""
+    """Otherwise a first line like `[INFO] started` would make the whole object one reject. Only lines that are not
+    records must be rejected.
+    """
     found = parsed(body)
     assert [row[1]["a"] for row in found if len(row) == 2] == [1]
     assert sum(len(row) == 3 for row in found) == rejects
@@ -158,14 +166,18 @@ def test_an_object_that_does_not_begin_like_a_list_of_records_is_read_as_lines(
     ids=["empty", "blank", "cut"],
 )
 def test_a_list_without_records_is_empty(body: bytes, reasons: list[str]) -> None:
-    """A list without an end, however, is a reject."""
+    """Otherwise each empty list of a writer would be a reject, although nothing is lost. A list without an end must be
+    a reject, because its records may be missing.
+    """
     found = parsed(body)
     assert found == in_parts(JsonByContent(), body, [])[0]
     assert [row[1] for row in found] == reasons
 
 
 def test_content_decides_only_if_the_format_is_auto_and_the_suffix_is_json() -> None:
-    """If a path is set, objects are read as documents, as with the format `json`."""
+    """If the content decided against a declared format, a user could not demand JSON lines for objects that begin like
+    a list. If a path is set, objects must be documents, because JSON lines have no path.
+    """
     assert isinstance(format_of("raw/1.json", AUTO), JsonByContent)
     assert isinstance(format_of("raw/1.JSON.gz", AUTO), JsonByContent)
     assert format_of("raw/1.jsonl", AUTO) is format_of("raw/1.ndjson", AUTO) is FORMATS["jsonl"]

@@ -88,7 +88,9 @@ def test_compressed_documents_are_read() -> None:
 
 
 def test_a_schema_is_inferred_from_the_sampled_records() -> None:
-    """The sample has the records that begin in the sampled bytes."""
+    """A sample may end inside a record. If the incomplete record made the sample unreadable, a document longer than the
+    sample would suggest no schema.
+    """
     body = b'{"rows":[{"id":1,\n"name":"x"},{"id":2.5}, 3, {"id"'
     (first, *_) = JsonDocument("rows").schemas(BytesInMemory(body + b":1}]}"), "k", "utf-8")
     assert first.names == ["id", "name"]
@@ -122,7 +124,9 @@ def test_json_written_by_python_is_read(
     "body", [b'[\n{"id":1},\n{"id":2}\n]\n', b'{\n "id": 1\n}\n', b'[{"id":1},\n {"id":2}]']
 )
 def test_a_document_among_lines_is_one_reject(body: bytes) -> None:
-    """The reject names the format to set. No record of the document is loaded."""
+    """Otherwise most lines of the document would be separate rejects, some of the document's records could be loaded,
+    and no reason would name the format to set.
+    """
     rows, rejects = take([body, b'{"id":3}\n'], SCHEMA, "jsonl")
     assert [row["id"] for _, _, row in rows] == [3]
     assert [reject.reason for reject in rejects] == [

@@ -5,7 +5,9 @@ from tests.support.parsing import take
 
 
 def test_each_line_is_one_row_and_keeps_its_spaces() -> None:
-    """Blank lines are rows, too. Line ends of both kinds are left out, and the last line needs none."""
+    """Otherwise the rows could not reproduce the lines of the file: blank lines would be missing, or indented lines
+    would lose their spaces.
+    """
     schema = FORMATS["text"].fixed_schema
     assert schema is not None
     rows, rejects = take([b"a\n\n  b \r\nlast", b""], schema, "text")
@@ -19,7 +21,9 @@ def test_each_line_is_one_row_and_keeps_its_spaces() -> None:
 
 
 def test_a_line_that_is_not_utf_8_is_a_reject() -> None:
-    """The other lines of the object are rows."""
+    """Otherwise a line in another encoding would keep the other lines of the object out of the table, or would be
+    loaded with replaced characters.
+    """
     schema = FORMATS["text"].fixed_schema
     assert schema is not None
     rows, rejects = take([b"a\n\xff\nb\n"], schema, "text")

@@ -141,7 +141,9 @@ def site(instance: dg.DagsterInstance) -> Site:
     ],
 )
 def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given: dict[str, Any]) -> None:
-    """Runs of Dagster's implicit job for all assets are handed over, too. The UI and backfills use this job."""
+    """Otherwise each run would start a process and a JVM of its own, and the user would wait for both. The UI and
+    backfills use Dagster's implicit job for all assets, whose runs have no tag of the platform.
+    """
     run = site.run(**given)
     with site.answering({"yes": True}):
         site.launch(run)
@@ -155,8 +157,8 @@ def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given:
 def test_a_run_that_the_supervisor_declines_starts_cold(
     site: Site, cold: list[str], given: dict[str, Any], do: str
 ) -> None:
-    """The supervisor may decline a run because all workers are busy. A run that reads everything is not offered to a
-    worker, but makes the supervisor prepare a worker for later runs.
+    """Otherwise a run would never start while all workers are busy. A run that reads everything takes long, so it gets
+    its own process. The supervisor prepares a worker for later runs.
     """
     run = site.run(**given)
     with site.answering({"yes": False}):
@@ -181,7 +183,9 @@ def test_a_run_that_the_supervisor_declines_starts_cold(
 def test_other_runs_are_not_offered_to_the_supervisor(
     site: Site, cold: list[str], given: dict[str, Any]
 ) -> None:
-    """Services, checks, other assets, and assets of two Spark configurations cannot run in one warm worker."""
+    """Otherwise a service would occupy a warm worker as long as it runs, or an asset would be made with the Spark
+    configuration of another asset.
+    """
     run = site.run(**given)
     site.home.make()
     site.launch(run)
@@ -215,7 +219,9 @@ def test_a_run_without_an_answer_is_started_by_its_claimant_only(
 
 
 def test_a_run_is_terminated_by_its_own_launcher(site: Site, cold: list[str]) -> None:
-    """A warm run is terminated by its supervisor, any other run by the default launcher."""
+    """The supervisor cannot terminate a cold run, and the default launcher cannot terminate a warm run. After a request
+    to the wrong place, a run would continue although a user has terminated it.
+    """
     warm, other = site.run(), site.run()
     site.home.make()
     site.home.claim(warm.run_id, "warm")
@@ -244,9 +250,8 @@ def test_a_health_check_fails_only_lost_warm_runs(site: Site) -> None:
 def test_a_launcher_that_finds_no_supervisor_starts_one(
     instance: dg.DagsterInstance, cold: list[str]
 ) -> None:
-    """Warm runs need only `dg dev`: the first run gets its own process, and a worker is started at the same time.
-
-    The supervisor ends with the launcher.
+    """Otherwise a user would have to start a second command beside `dg dev`, or all runs would stay cold. If the
+    supervisor did not end with the launcher, its workers would still use memory after the end of `dg dev`.
     """
     site = Site(instance)
     site.launcher = WarmRunLauncher(start_supervisor=True)

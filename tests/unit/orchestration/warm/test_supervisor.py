@@ -151,7 +151,9 @@ def test_runs_that_wait_for_long_get_another_worker(
 
 
 def test_surplus_idle_workers_leave(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle worker keeps a JVM in memory. When no run waits, one idle worker for each `WorkerKey` is enough."""
+    """Otherwise each idle worker would keep a JVM in memory. When no run waits, one idle worker for each `WorkerKey` is
+    enough.
+    """
     monkeypatch.setattr(supervisor, "BACKFILL_WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
         hung = it.handed_over("waits", backfill="b")
@@ -229,7 +231,9 @@ def test_a_terminated_run_is_canceled_and_its_worker_ends(instance: dg.DagsterIn
 
 
 def test_a_reload_replaces_the_workers_of_its_location(instance: dg.DagsterInstance) -> None:
-    """Workers with old code end as soon as they have no run. Workers of other locations continue."""
+    """Otherwise workers with old code would use memory and count toward the limit, although no later run can use them.
+    A worker with a run stays until the run has ended. Workers of other locations continue.
+    """
     with supervised(instance) as it:
         it.handed_over("works", key=replace(KEY, location="other"))
         busy = it.handed_over("waits")
@@ -256,7 +260,9 @@ def test_a_worker_is_replaced_at_its_limits(instance: dg.DagsterInstance, job: s
 
 
 def test_the_number_of_workers_is_limited(instance: dg.DagsterInstance) -> None:
-    """The worker that was idle for longest is ended, and a new worker takes its place. A worker with a run stays."""
+    """Otherwise each code location could keep a JVM of its own, until the machine has no memory left. A worker with a
+    run must stay, because the run would fail without its worker.
+    """
     with supervised(instance, Limits(workers=1)) as it:
         it.handed_over("works")
         (first,) = it.workers()
@@ -306,7 +312,9 @@ def test_the_end_of_a_supervisor_terminates_its_runs(instance: dg.DagsterInstanc
 
 
 def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
-    """The path of a home may be longer than the longest address of a socket."""
+    """The length of a socket's address is limited. If a supervisor used the full path of its socket, no supervisor
+    could start in a home with a long path, and all runs would stay cold.
+    """
     home = Home(tmp_path / ("x" * 100))
     with home.listen(), pytest.raises(Exception, match="does not answer"):
         home.ask({}, seconds=0.01)

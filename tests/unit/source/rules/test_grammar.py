@@ -106,7 +106,9 @@ PREDICATES = st.recursive(
 
 @given(PREDICATES)
 def test_predicates_mean_the_same_as_in_duckdb(predicate: str) -> None:
-    """The predicates of this test cover nulls, precedence, numbers of any types, texts, dates and times."""
+    """Otherwise a rule would reject records that its SQL predicate allows, or would keep records that break the rule.
+    The predicates cover nulls, precedence, numbers of any types, texts, dates and times.
+    """
     assert evaluated(predicate) == by_duckdb(predicate), predicate
 
 

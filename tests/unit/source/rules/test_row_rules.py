@@ -29,7 +29,9 @@ def broken(expect: str, expect_warn: str = "") -> dict[str, list[int]]:
     ],
 )  # fmt: skip
 def test_broken_rules_are_reported_by_name(expect: str, found: dict[str, list[int]]) -> None:
-    """A row for which a rule is null does not break the rule."""
+    """Otherwise a user could not see which rule a row has broken. As in SQL, a row for which a rule is null does not
+    break the rule.
+    """
     assert broken(expect) == found
 
 

@@ -46,7 +46,9 @@ from s3notify_platform.spark.datasource.options import reading_of
     ],
 )
 def test_wrong_options_are_refused_with_a_remedy(options: dict[str, str], message: str) -> None:
-    """The error is raised before any request."""
+    """Otherwise Spark would ignore a mistyped option and read other data than the user wants, or would fail later with
+    an error that names no remedy.
+    """
     with pytest.raises(UsageError, match=message):
         reading_of(options)
 
@@ -90,7 +92,9 @@ def test_path_names_bucket_and_prefix() -> None:
 
 
 def test_no_option_is_a_secret() -> None:
-    """Spark shows options in its plans. So an option with an access key as its value is refused."""
+    """Spark shows options in its plans. If an option had an access key as its value, everybody who can see a plan or an
+    error message could use the key.
+    """
     with pytest.raises(UsageError, match="secret_access_key: there is no such setting") as raised:
         reading_of({"bucket": "b", "prefix": "raw/", "secret_access_key": "s3cret"})
     assert "s3cret" not in str(raised.value)

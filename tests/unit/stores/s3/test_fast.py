@@ -149,7 +149,9 @@ def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["pass", "500", "lose_request", "lose_response"])
 def test_a_delete_does_not_send_delete_objects_and_is_repeated_if_lost(ministack, fault):
-    """Ceph RGW 16 crashes on DeleteObjects (a POST) in a bucket with notifications."""
+    """Ceph RGW 16 crashes on DeleteObjects (a POST) in a bucket with notifications, so a delete by DeleteObjects would
+    stop the user's store. Without the repetition, an object would stay after a lost request.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
         store.put("a", b"1")
