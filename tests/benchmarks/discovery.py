@@ -6,11 +6,13 @@ warm-ups.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from dagster_aws.s3.sensor import get_s3_keys
 
+from s3notify_platform.explain.prices import dollars
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put, Watcher
 from s3notify_platform.stores.config import S3Config
@@ -50,18 +52,24 @@ def _tick(config: S3Config, total: int, where: str = "") -> list[Figure]:
     assert total <= 100 or len(seen) == total
     keys, found = timed(partial(get_s3_keys, SMALL, prefix=prefix, s3_session=boto3_client(config)))
     assert len(found) == total
-    lists = f"{-(-total // 1000)} LIST in sequence"
+    polls = _priced(requests)
+    lists = _priced({"LIST": -(-total // 1000)})
     return [
         Figure(
             what=f"10 changed among {total:,} objects: one poll{where}",
-            ours=f"{short(ours)}, {counted(requests)} in sequence",
+            ours=f"{short(ours)}, {polls}",
             instead=f"full LIST by obstore {short(listing)}, {lists}",
             ratio=times(listing, ours),
         ),
         Figure(
             what="the same",
-            ours=f"{short(ours)}, {counted(requests)} in sequence",
+            ours=f"{short(ours)}, {polls}",
             instead=f"`get_s3_keys` {short(keys)}, {lists}",
             ratio=times(keys, ours),
         ),
     ]
+
+
+def _priced(requests: Mapping[str, int]) -> str:
+    """Sequential requests, and their price."""
+    return f"{counted(requests)} in sequence; ${1e6 * dollars(requests):,.2f} a million times"

@@ -7,8 +7,7 @@ manifest. The alternative has no slots, states or quarantine, so it writes far f
 warm-ups are ten slots for the platform, and ten objects for the other program.
 
 The proxy that adds latency is a separate process on the same cores. The proxy's CPU time counts as CPU time of the
-server. The sequential requests are counted by another proxy in a further run of each program, because counting takes
-time.
+server. Another proxy counts the requests in a further run of each program, because counting takes time.
 """
 
 import asyncio
@@ -27,14 +26,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.explain.prices import dollars
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
-from tests.benchmarks.figures import Figure, short, timed, times
+from tests.benchmarks.figures import Figure, counted, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
+from tests.benchmarks.prices import billed
 from tests.benchmarks.profiled import round_trips
 from tests.benchmarks.slow_proxy import FAR, ROUND_TRIP_MS, slow_proxy
 from tests.benchmarks.ways import etags
@@ -64,9 +65,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         with slow_proxy(server.endpoint_url) as url:
             far = replace(config, endpoint_url=url)
             slow, phases = _compare(spark, far, count, "far", FAR)
-        ours = _in_sequence(config, lambda counted: _ingest(spark, _source(counted, "sequence")))
-        theirs = _in_sequence(config, partial(boto, spark))
-    slow = replace(slow, ours=f"{slow.ours}, {ours}", instead=f"{slow.instead}, {theirs}")
+        ours = _requests(config, lambda far: _ingest(spark, _source(far, "requests")))
+        theirs = _requests(config, partial(boto, spark))
+    slow = replace(slow, ours=f"{slow.ours}; {ours}", instead=f"{slow.instead}; {theirs}")
     return [near, slow, _profile(config, phases)]
 
 
@@ -84,7 +85,7 @@ def _compare(
     assert rows == 10 * count
     figure = Figure(
         what=f"{count:,} objects of 2 KB, bucket to committed table, {where}",
-        ours=f"{short(ours)}: {phases}; {_requests(result)}",
+        ours=f"{short(ours)}: {phases}",
         instead=f"boto3, {THREADS} threads a task, not exactly once, no quarantine: {short(took)}",
         ratio=times(took, ours),
     )
@@ -95,12 +96,13 @@ def _ingest(spark: SparkSession, source: Source) -> BatchResult:
     return spark_ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
 
 
-def _in_sequence(config: S3Config, run: Callable[[S3Config], object]) -> str:
-    """The number of sequential requests of a run with latency."""
+def _requests(config: S3Config, run: Callable[[S3Config], object]) -> str:
+    """The requests of a run with latency, and their price."""
     with FaultProxy(str(config.endpoint_url)) as proxy:
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)
         run(replace(config, endpoint_url=proxy.url))
-        return f"{in_sequence(proxy.answered)} in sequence"
+        counts = billed(proxy.answered)
+        return f"{counted(counts)}, {in_sequence(proxy.answered)} in sequence; ${dollars(counts):.4f}"
 
 
 def _profile(config: S3Config, phases: Mapping[str, float]) -> Figure:
@@ -122,10 +124,6 @@ def _source(config: S3Config, name: str) -> Source:
     return source_of(
         name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
     )
-
-
-def _requests(result: BatchResult) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(result.requests.items()))
 
 
 def boto(spark: SparkSession, config: S3Config, *, limit: int | None = None) -> int:
