@@ -14,8 +14,8 @@ KS = "ks/"
 
 @pytest.mark.parametrize("staleness_seconds", [3600, 0], ids=["not polled", "polled each time"])
 def test_evict_shows_writes_without_a_signal(ministack: S3Server, staleness_seconds: float) -> None:
-    """A poll does not find a write without a signal. Without `evict`, a reader who knows of such a write would get
-    the former object from the cache as long as the entry is in use.
+    """A poll finds only signalled writes. Without `evict`, a reader who knows of an unsignalled write would
+    still get the former object from the cache.
     """
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     counting = CountingStore(store)

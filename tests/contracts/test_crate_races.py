@@ -88,8 +88,9 @@ def winner_of(outcomes, said):
 
 
 def test_crate_has_the_dynamo_commit(both):
-    """The platform itself uses a later obstore, which lacks this commit. With the later obstore, no test of this
-    module could check that the leases of the platform and of object_store exclude each other.
+    """obstore 0.8.2 can commit by leases in DynamoDB. The platform itself uses a later obstore, which cannot.
+    With the later obstore, no test of this module could check that the leases of the platform and of
+    object_store exclude each other.
     """
     assert both.crate.version == "0.8.2"
 
@@ -161,8 +162,8 @@ def test_platform_and_crate_spell_an_odd_path_alike(both, path):
 
 
 def test_crate_takes_over_a_done_lease_without_waiting(both):
-    """A done lease has the timeout 0. With the timeout of a new lease, the crate could create a deleted object again
-    only after a minute.
+    """A done lease has the timeout 0. With the timeout of a new lease, the crate would wait for a minute
+    before it could create a deleted object again.
     """
     made = both.commit.put_if_absent("done", b"ours")
     task = {"do": "create", "path": "done", "body": "theirs"}
@@ -176,9 +177,9 @@ def test_crate_takes_over_a_done_lease_without_waiting(both):
 
 
 def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
-    """The done mark raises the generation of the lease after the crate has read the lease. With the same generation,
-    the crate could still take the lease over, and overwrite an object whose write the platform has reported as
-    successful.
+    """The done mark raises the generation of the lease after the crate has read the lease. If the generation
+    stayed the same, the crate could still take over the lease, and overwrite an object whose write the
+    platform has reported as successful.
     """
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
@@ -197,8 +198,9 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
 
 
 def test_crate_waits_for_the_platforms_lease(both):
-    """The holder has died. If the crate did not wait for 3 times the lease's timeout, the crate could overwrite the
-    object of a holder that is only slow. If the crate never took over, the crate could not create the object.
+    """The holder of the lease has died. If the crate did not wait for 3 times the lease's timeout, the crate
+    could overwrite the object of a holder that is only slow. If the crate never took over, the crate could
+    not create the object.
     """
     ours = CommitLease(
         path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us"
@@ -212,8 +214,8 @@ def test_crate_waits_for_the_platforms_lease(both):
 
 
 def test_platform_waits_for_the_crates_lease(both, crate_folder):
-    """The crate never releases a lease. Without a limit, the platform would wait for the lease for ever, and could
-    not create a deleted object again. If the platform did not wait, its write could overwrite a write of the crate.
+    """The crate never releases a lease. If the platform's wait had no limit, the platform could never create
+    a deleted object again. If the platform did not wait, its write could overwrite a write of the crate.
     """
     timeout_ms = 400
     task = {"do": "create", "path": "gone/theirs", "body": "theirs"}

@@ -55,8 +55,8 @@ def delivering(queue, egress=LOOPBACK):
 
 @pytest.mark.thorough
 def test_slow_and_dead_endpoints_do_not_delay_others(queue):
-    """Otherwise a single hanging endpoint would hold back the events of all other topics. Without a circuit, a dead
-    endpoint would get requests without a pause, and its events would become dead letters.
+    """Otherwise a single hanging endpoint would hold back the events of all other topics. Without a circuit
+    breaker, a dead endpoint would get requests without a pause, and its events would become dead letters.
     """
     with (
         Receiver().serving() as fast,

@@ -56,8 +56,9 @@ def doubtful(write, proxy, fault="lose_response"):
 
 @pytest.mark.parametrize("fault", ["throttle", "transaction_conflict"])
 def test_request_that_was_not_applied_is_retried(table, proxy, fault):
-    """The server certainly did not apply the request, so a retry is safe even under a condition. Without retries,
-    each short overload of DynamoDB would fail a write. Without a bound, a long overload would never become an error.
+    """The server certainly did not apply the request, so a retry is safe even if the write has a condition.
+    Without retries, each short overload of DynamoDB would fail a write. Without a limit on retries, a long
+    overload would never cause an error.
     """
     proxy.faults.extend([fault] * 4)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Applied()
@@ -106,9 +107,9 @@ def test_reads_are_retried(table, proxy, fault):
 
 
 def test_refusal_returns_the_former_item(table):
-    """Without the item in the refusal (ALL_OLD), each conflict would cost another read. A cancelled transaction
-    returns no item. If such a transaction were not a refusal, a caller would report an invalid request instead of a
-    conflict.
+    """Without the item in the refusal (ALL_OLD), each conflict would cost another read. A cancelled
+    transaction returns no item. If such a transaction did not count as a refusal, a caller would report an
+    invalid request instead of a conflict.
     """
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)

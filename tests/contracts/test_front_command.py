@@ -74,8 +74,9 @@ def csv_only(arn: str) -> dict[str, Any]:
 def test_front_serves_from_the_command_line(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
 ) -> None:
-    """If the front and the publisher used different queues, boto3 could create a notification, but no change would
-    ever reach the topic. If the filter were lost, the topic would also get changes of other objects.
+    """If the front and the publisher used different queues, boto3 could create a notification, but no change
+    would ever reach the topic. If the notification lost its filter, the topic would also get changes of other
+    objects.
     """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")

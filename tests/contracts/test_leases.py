@@ -90,8 +90,8 @@ def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
 
 
 def test_conflicting_item_is_read_if_the_server_does_not_return_it(moto_config, monkeypatch):
-    """dynalite does not return the item. Without another read, a writer would not know for which lease to wait, and
-    would give up after a few attempts.
+    """dynalite does not return the conflicting item. Without another read, a writer would not know for which
+    lease to wait, and would give up after a few attempts.
     """
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)

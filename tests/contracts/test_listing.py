@@ -56,8 +56,9 @@ class ListingSuite:
         return names
 
     def test_several_chains_list_the_same_as_one(self, store: ObjectStore, names: set[str]) -> None:
-        """If a chain ended too early, a sweep would take existing objects for deleted objects, and would miss new
-        objects. If a cut were invalid, the sweep would list many keys twice.
+        """A cut is a key at which one chain ends and the next chain begins. If a chain ended too early, a
+        sweep would take existing objects for deleted objects, and would miss new objects. If a chain did not
+        stop at its cut, the sweep would list many keys twice.
         """
         assert {meta.key for meta in list_all(store, PREFIX)} == names
         for parts in (2, 5, 16):
@@ -66,8 +67,9 @@ class ListingSuite:
             assert dict(found) == dict.fromkeys(names, 1)
 
     def test_chains_may_begin_after_every_odd_key(self, store: ObjectStore, names: set[str]) -> None:
-        """A chain begins after each odd key, even if no object has the key. If a chain relied on a key at which the
-        server continues in another place, a sweep would miss objects, or would list objects twice.
+        """The test asks for a chain after each odd key, even if no object has the key. A server may begin a
+        LIST after such a key at another place. If a chain began there, a sweep would miss objects, or would
+        list objects twice.
         """
         odd = [f"{PREFIX}{key}" for key in self.odd]
         odd += [f"{PREFIX}{folder}" for folder in FOLDERS] + [f"{PREFIX}{folder}/3" for folder in FOLDERS]

@@ -244,8 +244,8 @@ def edges(folder: Path, name: str, *, statistics: bool) -> FolderLog:
 
 @pytest.mark.parametrize("name", EDGES)
 def test_bounds_do_not_hide_rows(tmp_path: Path, name: str) -> None:
-    """If a bound of a file were too narrow, an engine would skip the file, and a query would miss matching rows
-    without an error.
+    """The statistics of a file have bounds of each column. If a bound were too narrow, an engine would skip
+    the file, and a query would miss matching rows without an error.
     """
     log = edges(tmp_path, name, statistics=True)
     all_agree(log)
@@ -277,8 +277,8 @@ def test_statistics_do_not_change_results_with_nan(tmp_path: Path) -> None:
 
 
 def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
-    """The test removes the other packs. Without bounds of `_slot`, a query for a single slot would read every file
-    of the table.
+    """The test deletes the packs of all other slots. Without bounds of `_slot`, a query for a single slot
+    would read every file of the table.
     """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(0, 3, slot=17), KINDS)
@@ -422,8 +422,9 @@ def test_checkpoints_of_delta_rs_and_of_the_platform_are_equal(tmp_path: Path, v
 
 
 def test_forbidden_changes_of_delta_rs_are_named(tmp_path: Path) -> None:
-    """Without the property in the error, an operator would not know which change of the engine stops the batches. If
-    a property like `owner` were forbidden, a harmless change would stop all batches.
+    """delta-rs may change a table in a way that the platform forbids, and then all batches stop. If the error
+    did not name the forbidden change, an operator would not know what to correct. If a property like `owner`
+    were forbidden, a harmless change would stop all batches.
     """
 
     def found(change: Any) -> list[str]:

@@ -99,8 +99,8 @@ def test_quota_is_strict_among_writers(new_queue):
 
 
 def test_concurrent_writers_never_exceed_the_quota(new_queue):
-    """If two writers got the same part of the quota, the topic would hold more entries than its capacity. If a part
-    of the quota were given to no writer, writes would be refused, although the topic has room.
+    """If two writers got the same part of the quota, the topic would hold more entries than its capacity. If
+    a part of the quota were lost, writes would be refused, although the topic has room.
     """
     new_queue().topics.create("t", TopicSettings(capacity=5, shards=1))
 
@@ -148,8 +148,9 @@ def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
 
 
 def test_reconciler_resolves_a_dead_writers_reservation(place, new_queue):
-    """Without the HEAD, a written object would never be announced, and the reservation of an unwritten object would
-    use up the topic's quota. Without the signal, the consumer would not look for the entry.
+    """The reconciler sends a HEAD for the object of an old reservation. Without the HEAD, a written object
+    would never be announced, and the reservation of an unwritten object would use up the topic's quota.
+    Without the signal, the consumer would not look for the entry.
     """
     config, _ = place
     store = S3ObjectStore(config)

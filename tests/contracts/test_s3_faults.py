@@ -42,8 +42,9 @@ def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_request", "409", "500", "503"])
 def test_ambiguous_answer_is_unknown(store, proxy, fault):
-    """No answer shows if the request was applied. If the store reported a conflict, the caller would believe that
-    another writer has won. If the store reported success, the caller would rely on a write that never happened.
+    """After a lost request, a 409, a 500 or a 503, the store cannot know whether the write was applied. If
+    the store reported a conflict, the caller would believe that another writer has won. If the store reported
+    success, the caller would rely on a write that never happened.
     """
     first = store.put("a", b"1").etag
     proxy.requests.clear()
@@ -118,7 +119,7 @@ def test_slow_down_is_retried(store, proxy):
 
 
 def test_permanent_slow_down_is_unavailable(store, proxy):
-    """Without a bound of the retries, a caller would wait for ever. If the outcome were unknown, the caller would
+    """Without a limit on retries, a caller would wait for ever. If the outcome were unknown, the caller would
     look for a write that certainly did not happen.
     """
     proxy.faults.extend(["slow_down"] * 5)
@@ -145,16 +146,16 @@ def test_reads_and_plain_writes_are_retried(store, proxy, fault):
 
 
 def test_plain_write_without_an_answer_is_unknown(store, proxy):
-    """Each of the five requests may have been applied. If the store reported an outage, the caller would believe
-    that nothing was written.
+    """A write and its four retries get no answer, although the server may have applied the write. If the
+    store reported an outage, the caller would believe that nothing was written.
     """
     proxy.faults.extend(["lose_request"] * 5)
     assert isinstance(store.put("a", b"1"), Unknown)
 
 
 def test_read_without_an_answer_is_unavailable(store, proxy):
-    """Without a bound of the retries, a reader would wait for ever. Without the endpoint in the error, an operator
-    would not know which store to check.
+    """Without a limit on retries, a reader would wait for ever. Without the endpoint in the error, an
+    operator would not know which store to check.
     """
     proxy.faults.extend(["500"] * 5)
     with pytest.raises(UnavailableError, match=proxy.url):

@@ -299,8 +299,8 @@ def test_engines_skip_files_by_values_of_columns_of_each_type(tmp_path: Path, co
 
 
 def test_every_file_of_the_newest_version_has_statistics(tmp_path: Path) -> None:
-    """Without statistics, no engine could skip the file, so each query would read the file. Without statistics of
-    the fields inside structs, predicates on such fields would skip no file.
+    """If a file had no statistics, no engine could skip this file, so each query would read the file. Without
+    statistics of the fields inside structs, predicates on such fields would skip no file.
     """
     lake = filled(vectors=False)
     for number in range(12):

@@ -31,8 +31,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7), ("deep/er/", 1)])
 def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """If the platform looked for the crate's signals in other slots, a source would miss objects that a program has
-    written by the crate. The platform's cache would return former objects.
+    """If the platform looked for the crate's signals in other slots, a source would miss objects that a
+    program has written by the crate, and the platform's cache would return former objects.
     """
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
@@ -51,9 +51,9 @@ def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, pre
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
 def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The crate counts its cache entries with a delay of some seconds, and misses changes during the delay. So the
-    test repeats its changes. If the crate did not see the platform's signals, programs that use the crate would read
-    overwritten or deleted objects.
+    """The crate's count of its cached objects is some seconds late. The crate misses changes until the count
+    is right, so the test repeats its changes. If the crate did not see the platform's signals, programs that
+    use the crate would read overwritten or deleted objects.
     """
     config = ministack.config(ministack.make_bucket())
     publisher = Publisher(S3ObjectStore(config), prefix=prefix, slots=slots)

@@ -32,11 +32,12 @@ TOPICS, BEATS = "/queue/topics/", f"/{HEARTBEATS}/"
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """More requests would cost more for each changed object, and more sequential requests would delay the object's
-    rows.
+    """More requests would cost more for each changed object, and more sequential requests would delay the
+    object's rows.
 
-    Heartbeats and a tick's reads of the topic are not counted, because their number depends on the machine's speed. On
-    a busy machine, some concurrent requests do not overlap, so only the smaller number of sequential requests counts.
+    Heartbeats and a tick's reads of the topic are not counted, because their number depends on the machine's
+    speed. On a busy machine, concurrent requests may look sequential. So the test measures two batches, and
+    checks the smaller number of sequential requests.
     """
     site = watched
     site.write(3)

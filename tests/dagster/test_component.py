@@ -350,8 +350,8 @@ def test_without_a_source_nothing_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["not there", "missing"])
 def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) -> None:
-    """The folder may be missing, or have a name that Python cannot import. Without the message, a user would not learn
-    that `S3NOTIFY_DEFS` must name a folder with the name of a Python module.
+    """The folder may be missing, or have a name that Python cannot import. Without the message, a user would
+    not learn which folders `S3NOTIFY_DEFS` may name.
     """
     folder = tmp_path / name
     if name == "not there":

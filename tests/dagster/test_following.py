@@ -24,8 +24,9 @@ from tests.support.site import Site
 
 
 def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
-    """An entry only names the key, and the object is read from the bucket. If a batch relied on the operation of a late
-    entry, it would remove the rows of an object that still exists. If late entries stayed, they would fill the topic.
+    """An entry only names the key, and the object is read from the bucket. If a batch relied on the operation
+    of a late entry, the batch would remove the rows of an object that still exists. If late entries stayed,
+    they would fill the topic.
     """
     site.write(3, 5)
     site.settle()

@@ -116,9 +116,9 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
 @KINDS
 @simulated
 def test_chain_with_children_survives_crashes(seed, kind):
-    """One stamp ends a parent and begins two children, and a stamper may crash anywhere. If the chain looked done
-    between the two steps, its user would continue before the children's work is done. If a crash lost a stamp, the
-    chain would stay open.
+    """One stamp ends a parent and begins two children, and a stamper may crash anywhere. If the chain looked
+    done after the parent's end and before the children's begin, its user would continue before the children's
+    work is done. If a crash lost a stamp, the chain would stay open.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()

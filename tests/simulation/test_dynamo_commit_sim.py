@@ -231,11 +231,11 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 @both_leases
 @simulated
 def test_path_is_created_and_deleted_repeatedly(place, seed):
-    """If a delete removed a version other than the expected version, another writer's object would be lost without an
-    error.
+    """If a delete removed a version other than the expected version, another writer's object would be lost
+    without an error.
 
-    A body may be created twice, if another writer deletes the object before the call that wrote the body knows its
-    outcome.
+    A call may create its body twice, if another writer deletes the object before the call knows the outcome
+    of its first write.
     """
     world = World(place)
 

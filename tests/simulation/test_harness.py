@@ -75,7 +75,9 @@ def test_history_does_not_depend_on_the_process():
 
 
 def test_every_fault_happens():
-    """If a kind of fault had no effect in 40 seeds, every simulation would pass without a test of this fault."""
+    """If a kind of fault had no effect in any of 40 seeds, every simulation would pass without a test of this
+    fault.
+    """
     text = "\n".join(str(history_of(seed)) for seed in range(40))
     for trace in ("crashed", "CrashedError before", "CrashedError after", "response lost", "503", "timeout"):
         assert trace in text

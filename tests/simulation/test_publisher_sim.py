@@ -357,8 +357,9 @@ def test_root_signals_alone_are_enough(seed):
 
 @simulated
 def test_first_topic_gets_all_changes_by_the_root_alone(seed):
-    """The topic's consumer lists the bucket only at the topic's creation, and queued writers move only the root. If a
-    write that began earlier were neither announced nor signalled, the consumer would never see the object.
+    """The topic's consumer lists the bucket only at the topic's creation, and queued writers move only the
+    root. If nobody announced or signalled a write that began before the creation, the consumer would never
+    see the object.
     """
     world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
     world.run(seed, SLEEPY)
@@ -396,8 +397,9 @@ def test_sleeping_writer_announces_its_changes(seed):
 
 @simulated
 def test_first_topic_gets_changes_that_its_listing_missed(seed):
-    """The topic's consumer lists the bucket only at the topic's creation. If a writer that began earlier did not
-    announce its change to the new topic, the consumer would never see an object that was written after the listing.
+    """The topic's consumer lists the bucket only at the topic's creation. A write may begin before the
+    creation, and end after the listing. If its writer did not announce the change to the new topic, the
+    consumer would never see the object.
     """
     world = World(kind="memory", announces=True, pace=5.0, others=False)
     world.run(seed, SLEEPY)
@@ -406,8 +408,9 @@ def test_first_topic_gets_changes_that_its_listing_missed(seed):
 
 @simulated
 def test_outcome_of_a_write_in_doubt_is_never_guessed(seed):
-    """Writers often read an object before their write is applied, because answers are lost and writes are late. If a
-    writer treated such a write as refused, the object would appear later without an entry, and consumers would miss it.
+    """After a lost answer, a writer reads the object, often before its late write is applied. If the writer
+    treated the late write as refused, the object would appear later without an entry, and consumers would
+    miss it.
     """
     world = World(kind="memory")
     world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)

@@ -219,8 +219,8 @@ def overruns(seed):
 
 @simulated
 def test_versions_replaced_after_an_expired_lease_are_restored(seed):
-    """A writer that sleeps past its lease may replace a committed version. Without the restoration, the table would
-    lose a reported commit, and readers would refuse the log.
+    """A writer that sleeps past its lease may replace a committed version. If nobody restored the committed
+    version, the table would lose a reported commit, and readers would refuse the log.
     """
     overruns(seed)
 

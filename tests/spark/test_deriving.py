@@ -35,9 +35,9 @@ def of_data(answered: list[Answered], method: str, path: str = "/data/") -> list
 
 
 def test_slot_asset_writes_little_more_than_its_changed_slots(lake: Lake) -> None:
-    """Otherwise an update of one slot could rewrite the whole slot asset, and an update of many slots could send a
-    request for each slot. An update of one slot may rewrite at most 16 MB of other slots, and an update of many slots
-    at most as much as it writes for its own slots.
+    """Otherwise an update of one slot could rewrite the whole slot asset, and an update of many slots could
+    send a request for each slot. An update of one slot may rewrite at most 16 MB of other slots. An update of
+    many slots may write at most twice the bytes of these slots.
     """
     table, derived = lake.source.table(), lake.source.table(ASSET)
     size = sum(pack.size for pack in table.newest().packs.values())

@@ -89,8 +89,9 @@ def window(lake: Lake) -> Newest:
 
 
 def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
-    """Otherwise a key would keep the row of a deleted object, or would disappear although another object still has a
-    row of the key. Many objects share keys, and then the objects with the newest rows are deleted.
+    """Otherwise a key would keep the row of a deleted object, or would disappear although another object
+    still has a row of the key. Each key has rows in many objects. The test deletes the objects that have the
+    newest rows.
     """
     lake = newest_lake
     lake.put_many(

@@ -59,8 +59,9 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
 
 @pytest.mark.thorough
 def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a change at the cut between two chains would be missed, or an object would be read twice. Servers order
-    keys differently. The driver's plan without Spark jobs, as for a small bucket, is compared, too.
+    """Otherwise a change at the cut between two chains would be missed, or an object would be read twice. The
+    two servers of the test list keys in different orders. For a small bucket, the driver plans without Spark
+    jobs. This plan must be the same, too.
     """
     alone = planned(large)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)

@@ -38,8 +38,9 @@ def backfill(ministack, monkeypatch):
 
 
 def test_a_dry_run_writes_nothing_and_a_backfill_gives_new_rows(backfill):
-    """Without a new version and a moved signal, no batch would read the objects again, and the old rows would stay. If
-    a dry run wrote a version, the objects would be read again before the user has decided.
+    """If a backfill wrote no new version, or moved no signal, no batch would read the objects again, and the
+    old rows would stay. If a dry run wrote a version, the objects would be read again before the user has
+    decided.
     """
     before = backfill.writer.snapshot.version
     result = backfill("--all", "--dry-run")

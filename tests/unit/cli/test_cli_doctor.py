@@ -332,8 +332,8 @@ def test_doctor_names_topics_that_no_source_of_the_project_reads(project: Projec
 
 @pytest.mark.server
 def test_doctor_names_the_settings_in_which_the_topic_differs(project: Project) -> None:
-    """Otherwise a user would not know why the rows of some objects come late. A topic keeps its settings when the YAML
-    changes, and changes that the topic excludes wait for the sweep.
+    """Otherwise a user would not know why the rows of some objects come late. When the YAML changes, the
+    topic keeps its former settings. Objects that the former settings exclude then wait for the sweep.
     """
     topics = NotificationQueue(queue_records(project.server.config(project.bucket))).topics
     topics.create("orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/eu/", slots=4))

@@ -60,8 +60,9 @@ def test_the_plan_fits_a_terminal_of_80_columns(
 
 @pytest.mark.server
 def test_one_command_brings_new_objects_into_the_table(project: Project) -> None:
-    """Without the queue, the notification of the bucket, or the inlet in the YAML, new objects would wait for a sweep.
-    If `--remove` left one of these parts, the bucket would go on sending events that nobody receives.
+    """If the queue, the bucket's notification or the inlet in the YAML were missing, new objects would wait
+    for a sweep. If `--remove` left the notification, the bucket would go on sending events that nobody
+    receives.
     """
     before = project.file.read_text()
     ran = project.init(answer="y\n")
@@ -112,8 +113,8 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
 @pytest.mark.server
 @pytest.mark.parametrize("by", ["sns", "eventbridge"])
 def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
-    """If a later command did not find the way that was chosen, events could come by two ways, and the inlet would get
-    each event twice. For this reason, another choice is refused.
+    """If a later command chose another way for the events, the inlet would get each event twice. For this
+    reason, the command finds the earlier choice, and refuses another choice.
     """
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
@@ -269,8 +270,9 @@ def test_doctor_says_that_it_could_not_read_the_setup(project: Project) -> None:
 
 @pytest.mark.server
 def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
-    """Otherwise the YAML would still name the deleted queue, and the inlet would poll a queue that does not exist. If a
-    line with another user's queue were removed, the source would receive no more events.
+    """Otherwise the YAML would still name the deleted queue, and the inlet would poll a queue that does not
+    exist. If the command also removed a line that names another queue, the source would receive no more
+    events.
     """
     before = project.file.read_text()
     project.init("--yes")
@@ -318,8 +320,8 @@ def test_an_overlapping_notification_is_named_before_any_queue_is_made(project: 
 @pytest.mark.server
 def test_templates_are_only_printed(project: Project) -> None:
     """If the command also made the queue, the user's Terraform or CloudFormation would not manage this queue.
-    CloudFormation cannot change an existing bucket. Without the message about the next command, the bucket would send
-    no events.
+    CloudFormation cannot change an existing bucket. If the message did not name the next command, the user
+    would not make the bucket send events.
     """
     found = json.loads(project.init("--print", "terraform").stdout)
     (notification,) = found["resource"]["aws_s3_bucket_notification"].values()

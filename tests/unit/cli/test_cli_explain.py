@@ -55,8 +55,8 @@ def commit(source, store, key, etag):
 
 @pytest.mark.server
 def test_the_exit_code_is_0_after_the_commit(ask):
-    """Otherwise a script that waits for an object would continue before the table has the object's rows, or would wait
-    for ever. The first line of the text is the verdict.
+    """Otherwise a script that waits for an object would continue before the table has the object's rows, or
+    would wait for ever. The first line of the command's output is the verdict.
     """
     result = ask()
     assert result.exit_code == 1

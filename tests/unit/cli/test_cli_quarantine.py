@@ -121,8 +121,9 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
 
 
 def test_retry_requests_the_objects(quarantine):
-    """Without the keys in a table version and the signals after this version, the objects would stay in quarantine. A
-    dry run must write nothing, because the user has not yet decided to retry.
+    """A retry first writes the keys into a new version of the table, and then moves the signals of the slots.
+    Otherwise the objects would stay in quarantine. A dry run must write nothing, because the user has not yet
+    decided to retry.
     """
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")

@@ -187,8 +187,8 @@ def test_a_dry_run_changes_nothing(place: Place, run: Run, command: str) -> None
 
 
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
-    """Otherwise a user would confirm an erasure that the command then refuses. If an object in the bucket were erased,
-    the next batch would ingest the object again.
+    """Otherwise a user would confirm an erasure that the command then refuses. If the command erased an
+    object that is still in the bucket, the next batch would ingest the object again.
     """
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")

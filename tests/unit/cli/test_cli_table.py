@@ -101,8 +101,9 @@ def values(answer: Result) -> list[int]:
 
 
 def test_rows_prints_rows_of_a_table_or_of_a_slot(run: Run) -> None:
-    """If `--slot`, `--version` or `--at` were ignored, a user who searches for a lost row would see the newest rows of
-    the whole table. A version that is not kept must give an error, because no output would mean a version without rows.
+    """If `--slot`, `--version` or `--at` were ignored, a user who searches for a lost row would see the
+    newest rows of the whole table. A version that is not kept must give an error, because an empty output
+    means a version without rows.
     """
     assert values(run("rows", "orders")) == [2, 10, 11]
     assert values(run("rows", "orders", "--slot", str(SLOT))) == [10, 11]
@@ -153,8 +154,8 @@ def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
 
 
 def test_schema_show_and_rollback(place: Place, run: Run) -> None:
-    """Without the history of the schema, a user would not know which version to give to `--to`. A rollback to the
-    current columns must keep all rows, because only unused columns may leave the table.
+    """Without the history of the schema, a user would not know which version to give to `--to`. A rollback of
+    the schema removes columns. If the rollback also removed rows, the user would lose data.
     """
     found = of(run("schema", "show", "orders", "--json"))["history"]
     assert [(one["version"], one["columns"]) for one in found] == [(1, 1)]

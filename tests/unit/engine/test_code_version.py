@@ -95,8 +95,9 @@ def test_a_declared_version_takes_precedence_and_reads_nothing_unasked(ministack
 
 
 def test_no_slot_is_stale_for_unknown_code(ministack: S3Server) -> None:
-    """If unknown code made all slots stale, a backfill of stale slots would read the whole source again. Rows of
-    unknown code must be stale for every known code. Otherwise a backfill would leave such rows in the table.
+    """If all slots were stale while the present code is unknown, a backfill of stale slots would read the
+    whole source again. Rows that unknown code has made must be stale once the present code is known.
+    Otherwise a backfill would leave these rows in the table.
     """
     place, slots = filled(ministack)
     assert stale(place, "") == set()

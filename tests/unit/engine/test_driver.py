@@ -171,8 +171,8 @@ def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Ser
 
 
 def test_a_round_that_is_not_committed_leaves_the_table_unchanged(ministack: S3Server) -> None:
-    """If files counted before their commit, a killed run would leave rows in the table, and the next run would add the
-    same rows again.
+    """If files belonged to the table before their commit, a killed run would leave rows in the table, and the
+    next run would add the same rows again.
     """
     place = Place(ministack)
     place.put("a", 1)
@@ -274,9 +274,9 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
 
 
 def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
-    """Otherwise most rows would leave the table if a person emptied the bucket by mistake. Without the refusal of
-    partial retries, the missing objects would be withdrawn in small groups. If usual deletions needed a confirmation,
-    sources would often wait for a person.
+    """Otherwise most rows would leave the table if a person emptied the bucket by mistake. A retry of a few
+    slots must be refused, too. Otherwise the rows would leave in small groups. If usual deletions needed a
+    confirmation, sources would often wait for a person.
     """
     place = Place(ministack)
     for number in range(120):

@@ -49,8 +49,9 @@ class Recorded:
 
 
 def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
-    """Without the entries of failed or unfinished slots, a retry of such a slot would not find the changed objects. If
-    the failure of a derived table kept entries, each batch of the source would look at committed objects again.
+    """Without the entries of failed or unfinished slots, a retry of such a slot would not find the changed
+    objects. If entries stayed because a derived table has failed, each batch of the source would look at
+    committed objects again.
     """
     done = {slot: SlotResult(slot=slot, status="committed") for slot in (COMMITTED, OF_ONE_TABLE)}
     failed = {FAILED: SlotResult(slot=FAILED, status="failed", error="why")}
@@ -105,9 +106,9 @@ def test_removed_entries_free_their_space() -> None:
 
 @pytest.mark.parametrize("closes", [True, False], ids=["by round", "by batch"])
 def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
-    """If the steps had another order, a crash could leave a committed slot without a report, or a failed slot without a
-    retry. Some drivers close the whole batch instead of each round. If their last steps lacked the results of some
-    rounds, failed slots of these rounds would not be retried.
+    """If the steps had another order, a crash could leave a committed slot without a report, or a failed slot
+    without a retry. Some drivers take the last steps once for the whole batch. If these steps lacked the
+    results of a round, the round's failed slots would not be retried.
     """
     steps: list[str] = []
     results = [

@@ -120,8 +120,9 @@ def test_an_object_that_is_deleted_before_it_is_read_loses_its_rows(place: Place
 
 
 def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
-    """Otherwise a few unreadable objects would keep all other objects of their slot out of the table. In the first
-    plan, no object is readable. If the next run omitted such objects, too, a temporary refusal would lose their rows.
+    """Otherwise a few unreadable objects would keep all other objects of their slot out of the table. In the
+    first plan, no object is readable. If the next run did not read these objects again, a temporary refusal
+    would keep their rows out of the table for ever.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = ministack.config

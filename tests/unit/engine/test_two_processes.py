@@ -65,8 +65,9 @@ def test_the_second_batch_lists_the_bucket_and_the_newest_versions(place: Place,
 
 
 def test_a_batch_that_follows_entries_lists_only_the_queue(place: Place, process: Any) -> None:
-    """If a batch that follows entries listed the bucket, each small change would cost a listing of the whole source. If
-    the remembered snapshot hid the second change, the table would keep the rows of the overwritten object.
+    """If a batch listed the bucket in spite of its entries, each small change would cost a listing of the
+    whole source. If the snapshot that the process remembers hid the second change, the table would keep the
+    rows of the overwritten object.
     """
     one, queue = process(), place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))

@@ -130,8 +130,8 @@ def test_an_object_read_in_part_is_explained(place):
 
 @pytest.mark.parametrize("asked", ["object", "slot"])
 def test_an_object_that_is_to_be_read_again_is_explained(place, asked):
-    """The table has the values of the earlier read after `s3notify schema set` or `s3notify backfill`. If the object
-    counted as committed before the new read, a user would take old values for new values.
+    """After `s3notify schema set` or `s3notify backfill`, the table still has the values of the earlier read.
+    If the object counted as committed before the new read, a user would take old values for new values.
     """
     place.put()
     place.commit(place.state(again=asked == "object"))

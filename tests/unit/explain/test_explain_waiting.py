@@ -28,8 +28,8 @@ def test_a_queued_change_is_waiting(place):
 
 
 def test_an_entry_without_a_signal_is_explained(place):
-    """A writer may die after it has made the entry, but before it signals. Without the hint that the signal is missing,
-    a user would wait for a batch that the sensor has no reason to open.
+    """A writer may die between its entry and its signal. Without the hint that the signal is missing, a user
+    would wait for a batch that the sensor has no reason to open.
     """
     place.put()
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
@@ -50,8 +50,8 @@ def test_a_reserved_change_counts_as_being_written(place):
 
 
 def test_an_open_batch_is_found_by_its_chain(place):
-    """The chains alone show open batches if there is no Dagster instance. If a batch counted after the slot's stamp, a
-    user would wait for a batch that no longer reads the slot.
+    """Without a Dagster instance, only the chains show open batches. If a batch still counted as open after
+    the slot's stamp, a user would wait for a batch that no longer reads the slot.
     """
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])

@@ -49,9 +49,9 @@ def test_batches_of_new_objects_write_nothing_again(process):
 
 
 def test_without_vectors_scattered_overwrites_cause_many_files_to_be_written_again(process):
-    """The batch overwrites few objects, spread over the packs. Without the count of rewritten bytes, no warning would
-    show that one batch writes a large part of the table again. A false count for deletion vectors would cause a
-    needless warning.
+    """The batch overwrites few objects, spread over the packs. Without the count of rewritten bytes, no
+    warning would show that one batch writes a large part of the table again. A table with deletion vectors
+    has no such rewrites, so a count above zero would cause a needless warning.
     """
     bucket = objects("a", range(300))
     process.commit(process.planned(bucket))

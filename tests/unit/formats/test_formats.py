@@ -426,8 +426,8 @@ def test_csv_written_by_python_is_read_back(contents: list[list[tuple[int, str]]
 
 @given(st.lists(st.binary(max_size=30) | st.text('a1,"\n\r ', max_size=30).map(str.encode), max_size=3))
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
-    """The objects have any bytes. If bytes other than line ends could be outside of all rows and rejects, records of a
-    damaged CSV would be lost silently.
+    """The objects have random bytes. If a byte other than a line end could be in no row and in no reject, a
+    record of a damaged CSV could be lost silently.
     """
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")

@@ -172,8 +172,8 @@ def test_new_fields_keep_the_digits_of_integers() -> None:
 
 
 def test_leading_zeros_are_no_digits() -> None:
-    """Any column of numbers loses leading zeros. If leading zeros counted as digits, a column of small numbers would
-    become decimal, only because its texts are long.
+    """Leading zeros do not change a number. If leading zeros counted as digits, a column of small numbers
+    would become decimal because its texts are long.
     """
     assert infer([("csv", b"a\n000000000000000000000005\n")]) == pa.schema([("a", pa.int64())])
     assert infer([("csv", b"a\n0000012345678901234567890123\n")]) == pa.schema([("a", pa.decimal128(38, 0))])

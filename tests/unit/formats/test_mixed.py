@@ -75,7 +75,7 @@ def test_a_json_line_that_parses_alone_parses_among_others(
 def test_a_csv_record_that_parses_alone_parses_among_others(
     inferred: bool, mismatches: Mismatches, objects: list[bytes]
 ) -> None:
-    """Otherwise a good record would become a reject, only because of the other records in the same object or batch."""
+    """Otherwise other records in the same object or batch could make a good record a reject."""
     found = together(objects, "csv", inferred=inferred, mismatches=mismatches)
     assert set(alone(objects, "csv", inferred=inferred, mismatches=mismatches)) <= found
 

@@ -58,7 +58,7 @@ def inferred(form: Format, body: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_notation_applies_by_column(fmt: str) -> None:
-    """Otherwise a source with two forms of dates could not be read: the pattern for a column would make rejects of
+    """Otherwise a source with two forms of dates could not be read. The pattern for one column would reject
     correct values in another column.
     """
     form = form_of(

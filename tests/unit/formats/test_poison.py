@@ -80,8 +80,8 @@ def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) 
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_inference_next_to_a_bad_object_works(name: str) -> None:
-    """Otherwise a single bad object in the sample would prevent the schema, and the good objects of the source could
-    not be loaded.
+    """Otherwise a single bad object in the sample would stop the inference of the schema, and the good
+    objects of the source could not be loaded.
     """
     form = form_of(name)
     schemas = [

@@ -98,8 +98,8 @@ def test_a_later_split_goes_on_where_the_earlier_split_ended(
     "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
 )
 def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
-    """The meaning of a stray quote is clear only when the end of the quote's value has been read. If the reader decided
-    earlier, the same object would give other records with another chunk size.
+    """The meaning of a stray quote depends on the end of its value. If the reader decided before this end,
+    the same object would give other records with another chunk size.
     """
     (split,) = cut(body, [], "csv")
     for size in range(1, len(body)):
@@ -292,8 +292,8 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
 
 
 def test_closing_a_reader_does_not_wait_for_its_reads() -> None:
-    """The garbage collector may close a reader in any thread, even in a thread without which the reads cannot end. If
-    closing waited for the reads, that thread and the reads would wait for each other for ever.
+    """The garbage collector may close a reader in any thread, even in a thread for which the reads wait. If
+    closing waited for the reads, this thread and the reads would wait for each other for ever.
     """
     go_on, done = Event(), list[int]()
 

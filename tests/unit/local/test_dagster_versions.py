@@ -68,8 +68,9 @@ def test_another_minor_version_is_refused(version: str, pyspark: str) -> None:
 
 
 def test_the_import_checks_the_versions() -> None:
-    """Modules of Dagster differ between minor versions. Without the check, a user would see an import error in place of
-    the command to type. If different last numbers were refused, working projects would stop.
+    """Modules of Dagster differ between minor versions. Without the check, a user would see an import error
+    in place of the command to type. If versions that differ only in the last number were refused, working
+    projects would stop.
     """
     with pytest.raises(UsageError, match=r"dagster 1\.14\.0 is installed"):
         check_minor("1.14.0")

@@ -83,8 +83,9 @@ needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to se
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_strangers(server):
-    """Otherwise another user of the machine could read, change or delete the server's objects. The requests are plain
-    HTTP, and TLS without a certificate, with S3, filer, volume and master paths, on all eight ports.
+    """Otherwise another user of the machine could read, change or delete the server's objects. Each of the
+    eight ports gets requests to paths of S3, filer, volume and master. Each request is sent over plain HTTP,
+    and over TLS without a certificate.
     """
     inner = state(server)
     # The master returns the id of a real chunk only to a client with the key.

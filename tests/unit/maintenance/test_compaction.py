@@ -185,8 +185,8 @@ def test_step_is_committed_after_others_let_the_schema_grow(rounds):
 
 
 def test_step_is_dropped_after_others_removed_packs_or_hid_rows(rounds):
-    """If the compaction committed its step after the batch, the merged packs would bring back rows that the batch has
-    replaced. After the drop, the compaction merges the remaining packs.
+    """If the compaction committed its step after a batch has replaced rows, the merged packs would bring back
+    the replaced rows. The next compaction must merge the remaining packs.
     """
     bucket = filled(rounds)
 

@@ -94,8 +94,8 @@ def test_erasure_restarts_after_others_let_the_schema_grow(rounds, store, clock)
 
 
 def test_erasure_rewrites_packs_that_another_engine_merged(rounds, store, clock):
-    """The engine's pack has no bounds of keys. If the erasure skipped a pack without bounds, the object's rows would
-    stay in the table.
+    """The other engine's pack has no bounds of keys. If the erasure skipped a pack without bounds, the
+    object's rows would stay in the table.
     """
     bucket = filled(rounds, clock)
     done = erased(rounds, clock, lambda: rounds().optimized())

@@ -92,8 +92,9 @@ def test_replaced_version_far_below_the_newest_is_restored(store):
 
 
 def test_versions_that_followed_a_replaced_one_are_removed(store):
-    """Another writer commits a version on top of a late write that the record `known` does not name yet. If that
-    version stayed, its parent would not be the restored version, and readers would still refuse the table.
+    """A late write replaces a version, and another writer commits a further version on top of the late write.
+    If the further version stayed, its parent would not be the version that is put back, and readers would
+    still refuse the table.
     """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)

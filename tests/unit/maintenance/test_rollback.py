@@ -48,8 +48,8 @@ def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
 
 
 def test_plan_lists_columns_that_leave_the_schema(place: Place) -> None:
-    """Otherwise an operator would not see before a rollback that queries for a column will fail. Version 0 has no rows
-    and no columns.
+    """Queries for such a column fail after the rollback. Without the column in the plan, an operator would
+    not expect these failures. Version 0 has no rows and no columns.
     """
     assert plan_rollback(place.source.location, 0).columns == ("a",)
 

@@ -59,8 +59,8 @@ def test_erasure_leaves_no_trace_and_loses_nothing_else(rounds, store, clock):
 
 
 def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
-    """Otherwise the data of a deleted object would stay readable in earlier versions after the erasure. A vector hides
-    the object's rows, or only earlier versions have these rows.
+    """Otherwise the data of a deleted object would stay readable in earlier versions after the erasure. A
+    deletion vector hides the object's rows, or the rows are only in earlier versions.
     """
     bucket = filled(rounds, clock)
     commit(rounds(), bucket)
@@ -187,8 +187,8 @@ def test_late_version_conflicts_with_an_emptied_version(rounds, store, clock):
 
 
 def test_young_files_stay_because_a_run_may_name_them(rounds, store, clock):
-    """The object is in the bucket again, and a run that has begun to ingest it has written young files. If the erasure
-    deleted these files, the run would commit a table with missing files.
+    """The object is in the bucket again. A run that has begun to ingest the object has written young files.
+    If the erasure deleted these files, the run would commit a table with missing files.
     """
     bucket = filled(rounds, clock)
     erase(rounds().whole, A, KEY, clock=clock)

@@ -56,8 +56,9 @@ def seen_by_engines(store):
 @pytest.mark.parametrize("what", [updated, emptied, raised])
 @pytest.mark.parametrize("back", [0, 1])
 def test_rollback_undoes_a_refused_version(rounds, store, what, back):
-    """Otherwise runs would refuse the table for ever, or readers with a cache, readers without a cache and other
-    engines would see different rows. The rollback goes to the last accepted version, or to an earlier version.
+    """If the refused version stayed, runs would refuse the table for ever. After the rollback, readers with a
+    cache, readers without a cache, and other engines must see the same rows. The rollback goes to the last
+    accepted version, or to an earlier version.
     """
     first, at_first, second, at_second = filled(rounds)
     warm = rounds()
@@ -164,8 +165,8 @@ def test_rollback_under_leases_undoes_any_version_of_another_engine(store, clock
 
 
 def test_version_that_changes_rows_after_a_rollback_is_refused(rounds, store):
-    """Otherwise other engines could change rows without notice after any rollback, and the object states would no
-    longer agree with the rows.
+    """Otherwise, after any rollback, other engines could change rows unnoticed, and the object states would
+    no longer agree with the rows.
     """
     _, _, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))

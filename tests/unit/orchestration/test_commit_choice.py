@@ -96,8 +96,8 @@ def records(moto_aws):
 
 
 def test_a_table_can_be_committed_to_only_after_its_mode_is_settled(monkeypatch):
-    """Otherwise runs could commit to a store that ignores conditional writes, and could overwrite each other's
-    versions. Before the mode is settled, the table can be read but not created.
+    """Otherwise runs could commit to a store that ignores conditional writes, and could overwrite each
+    other's versions. Before the mode is settled, reads are allowed, and no table is created.
     """
     store = MemoryObjectStore()
     io = manager(monkeypatch, store)

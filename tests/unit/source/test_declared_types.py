@@ -86,8 +86,8 @@ def test_a_transform_does_not_hide_a_changed_column_that_it_leaves_as_it_is(befo
 
 @pytest.mark.parametrize("transformed", [False, True])
 def test_hints_are_compared_with_the_types_of_the_input(transformed: bool) -> None:
-    """If hints were compared with the types of the rows, a transform could hide a changed hint. Then the error would
-    come only from the first batch.
+    """If hints were compared with the types of the rows, a transform could hide a changed hint. Then the user
+    would not see the error before the first batch.
     """
     table = opened(TableSchema(source=TABLE.source, rows=columns(other="long"), inferred=True))
     check_declared_types(source(schema_hints="a bigint, new date"), table, transformed=transformed)

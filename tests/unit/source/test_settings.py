@@ -356,8 +356,9 @@ def records(monkeypatch: pytest.MonkeyPatch) -> MemoryRecordStore:
 def test_the_topic_is_created_with_the_settings_of_the_yaml(
     records: MemoryRecordStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise the topic would have the default sizes, although the user has set others. An existing topic with other
-    settings stays unchanged. Without the warning, the user would not notice that the new value has no effect.
+    """Otherwise the topic would have the default sizes, although the user has set others. An existing topic
+    keeps its settings. Without a warning, the user would not notice that a new value in the YAML has no
+    effect.
     """
     given = {setting.name: setting.default + 1 for setting in settings_of(TopicSizeSettings)}
 

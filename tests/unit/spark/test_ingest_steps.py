@@ -109,8 +109,9 @@ def test_failed_and_unfinished_slots_wait_in_the_backlog(clock: HandClock, sourc
 
 
 def test_a_listing_settles_the_slots_that_waited_before_it(clock: HandClock, source: Source) -> None:
-    """Otherwise each later batch would list the bucket for slots that are already compared. Slots that failed, are
-    unfinished, or were added after the read stay, because these slots still need work.
+    """Otherwise each later batch would list the bucket for slots that are already compared. Three kinds of
+    slots must stay, because they still need work: failed slots, unfinished slots, and slots that were added
+    after the read of the backlog.
     """
     steps = steps_of(source, Decision(how="everything", topic="e"), clock, [], [])
     close(done(source), steps)

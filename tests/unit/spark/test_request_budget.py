@@ -256,8 +256,8 @@ SLOTS, OBJECTS, SEGMENTS = 500, 694, 3
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
-    """If each slot needed a request, the batch with 500 slots would need 500 requests more. 694 changed objects may
-    cause only two requests for each segment, and one GET for each object.
+    """If each slot needed a request, the batch with 500 slots would need 500 requests more. The batch also
+    has 694 changed objects. The test allows two requests for each segment, and one GET for each object.
     """
     _, second = counts(
         site, 2, lambda number: site.publish([f"raw/{number}/{each}" for each in range(OBJECTS)], 1)
@@ -304,8 +304,8 @@ def test_batch_of_single_puts_needs_two_requests_for_each_segment(site: Site) ->
 
 
 def test_batch_of_a_process_that_has_just_started_needs_no_request_for_each_slot(site: Site) -> None:
-    """Otherwise the first batch after each start of a process would need 500 requests more. The process may need six
-    requests more, and one for each version, as for one changed object.
+    """Otherwise the first batch after each start of a process would need 500 requests more. A process that
+    has just started may send six further requests, and one request for each version since the checkpoint.
     """
     site.proxy.before = lambda *_: None  # this test counts no sequential requests
     counts(site, 1, lambda number: site.publish([f"raw/{number}/{each}" for each in range(OBJECTS)], 1))

@@ -59,8 +59,8 @@ def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> S
 
 
 def test_requests_for_records_are_counted(source: Source) -> None:
-    """Otherwise a batch would report too few requests to its user. Requests through a caller's store must not be
-    counted, because the caller counts them, and the report would have them twice.
+    """Otherwise a batch would report too few requests to its user. A caller counts the requests through its
+    own store. If the batch counted these requests, too, the report would have them twice.
     """
     place = source.location.platform
     before = record_requests(place)

@@ -116,8 +116,8 @@ FILES = 67
 
 
 def test_manifest_of_a_usual_batch_has_at_most_64_kb() -> None:
-    """Each commit writes a manifest, so a larger manifest would make each commit slower. A batch of more objects than
-    the inline parts may have writes its states and its changes to files.
+    """Each commit writes a manifest, so a larger manifest would make each commit slower. If a batch has too
+    many objects for the inline parts, its states and its changes are in files.
     """
     found = manifest(slots=usual_slots(), files=FILES)
     found = replace(found, changes=(), states=replace(found.states, inline={}))

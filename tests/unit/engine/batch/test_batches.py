@@ -11,8 +11,8 @@ from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
-    """If the cursor lost a failing slot, no later tick would request the slot again until the slot changes. If the
-    cursor had the reason once for each slot, 500 failing slots with the same reason would add 150 KB.
+    """If the cursor lost a failing slot, no later tick would request the slot again until the slot changes.
+    If the cursor repeated the reason for each slot, 500 failing slots with the same reason would add 150 KB.
     """
     reason = "x" * MAX_REASON
     failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}

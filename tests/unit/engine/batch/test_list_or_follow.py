@@ -30,8 +30,9 @@ def decided(
 
 
 def test_entries_are_followed_if_every_change_has_an_entry() -> None:
-    """Otherwise each batch would list the whole bucket, and the cost of a small change would grow with the bucket. In
-    this test, all slots were compared since the topic was made, no slot waits for a rescan, and all writers queue.
+    """Otherwise each batch would list the whole bucket, and the cost of a small change would grow with the
+    bucket. In this test, all slots have been compared since the topic's creation, no slot waits for a rescan,
+    and all writers queue.
     """
     decision = decided()
     assert (decision.how, decision.slots, decision.listing) == ("follow", frozenset(CHANGED), False)

@@ -96,9 +96,9 @@ def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
 
 
 def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> None:
-    """If a slot in flight were requested again, two runs would read the same objects. If the cursor had the root's new
-    ETag before every changed slot was requested, the slot's second change could wait for the next regular listing of
-    the signals.
+    """If a slot in flight were requested again, two runs would read the same objects. If the cursor got the
+    root's new ETag while a changed slot still waits, the slot's second change could wait for the next regular
+    listing of the signals.
     """
     world = settled()
     world.publish(1, 2)
@@ -185,9 +185,9 @@ def test_a_batch_is_split_into_parallel_runs() -> None:
 
 
 def test_few_slots_move_to_another_run_if_the_number_of_runs_changes() -> None:
-    """Otherwise the run with the same number would have other slots in each batch, and a person could not compare the
-    times of this run between batches. No slot moves while the number of runs stays the same, whichever slots have
-    changed.
+    """The runs of a batch are numbered. If most slots moved to a run with another number, a person could not
+    compare the times of a run with its times before the change. No slot moves while a batch has as many runs
+    as before, whichever slots have changed.
     """
 
     def shares(world: World, *slots: int) -> dict[int, int]:
@@ -266,8 +266,8 @@ def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> N
 
 
 def test_a_slot_that_waits_for_the_next_listing_is_not_forgotten() -> None:
-    """A slot is signalled before a listing is due, and no signal moves after that. If the tick counted the slot as
-    seen, no later tick would request the slot, and the change would stay out of the table.
+    """A slot is signalled before a listing is due, and no other signal follows. If the tick counted the slot
+    as seen, no later tick would request the slot, and the change would stay out of the table.
     """
     world = settled(list_seconds=60)
     world.backlog.add([Slot(7)])
@@ -316,9 +316,9 @@ def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
 
 
 def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
-    """The cursor counts changes as done whose rows were in lost versions of the table. If the sensor continued with
-    this cursor, the table would lack these changes. A cursor with an unknown table id is refused, because the present
-    table may be another table.
+    """Some versions of the table are lost, but the cursor still counts their changes as done. If the sensor
+    continued with this cursor, the table would lack these changes. A cursor with an unknown table id is
+    refused, because the present table may be another table.
     """
     world = settled()
     table, epoch = world.state.table, world.state.epoch

@@ -100,8 +100,8 @@ def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(stat
 
 
 def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
-    """The heartbeat's record was removed, but in Dagster the run has not ended. If the run counted as starting, its
-    slots would wait for `startup_seconds` in place of `silence_seconds`, which is shorter.
+    """The heartbeat's record was removed, but in Dagster the run has not ended. If the run counted as
+    starting, its slots would wait for `startup_seconds`, which is longer than `silence_seconds`.
     """
     world = settled(silence_seconds=30, startup_seconds=180)
     world.publish(1)

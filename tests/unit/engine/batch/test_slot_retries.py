@@ -126,8 +126,8 @@ def test_slots_with_too_many_missing_objects_are_retried_together() -> None:
 
 
 def test_failed_slots_take_turns_with_other_slots() -> None:
-    """Without turns, the retries of many failed slots would keep changed slots out of the table. If a batch had failed
-    slots and changed slots, the failed slots could make the changed slots fail.
+    """Without turns, the retries of many failed slots would keep changed slots out of the table. If failed
+    slots and changed slots shared a batch, the failed slots could make the changed slots fail.
     """
     world = settled(backoff_seconds=0, backoff_ceiling_seconds=0, parked_seconds=0)
     world.publish(1, 2, 3, 4)

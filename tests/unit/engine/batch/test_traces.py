@@ -86,7 +86,7 @@ def test_a_killed_process_has_sent_its_flushed_spans(collector: Collector) -> No
 
 
 def test_a_missing_collector_fails_nothing() -> None:
-    """Otherwise a batch whose rows are committed would fail only because no endpoint is set, or because the endpoint
+    """Otherwise a batch with committed rows would fail because no endpoint is set, or because the endpoint
     does not answer.
     """
     run()

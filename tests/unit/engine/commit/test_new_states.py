@@ -169,8 +169,8 @@ def test_a_slot_reports_all_its_unknown_fields():
 
 
 def test_more_unforeseen_errors_than_the_limit_are_not_quarantined():
-    """More errors than the limit show a defect of the code, not of the objects. If all these objects went to
-    quarantine, the defect would remove their earlier rows from the table.
+    """More errors than the limit show a defect of the code. If all objects with such an error went to
+    quarantine, the objects' earlier rows would leave the table.
     """
     outcomes = {f"k{n:04}": failed(trace="Traceback") for n in range(MAX_UNFORESEEN + 2)}
     found = settled(planned(), outcomes, LAST)
@@ -205,8 +205,8 @@ def test_a_slot_is_marked_while_it_has_rows_of_a_transform():
 
 
 def test_the_code_version_of_a_read_is_noted():
-    """Otherwise `s3notify status` would still show the slot as stale after a new read. A round that reads no object
-    must keep the noted version, because the slot's rows are still those of the earlier code.
+    """Otherwise `s3notify status` would still show a slot as stale after a new read of its objects. A round
+    that reads no object must keep the noted code version, because the earlier code made the slot's rows.
     """
     facts = replace(FACTS, code_version="2")
     found = settled(planned(HELD), {"k": read()}, facts).round

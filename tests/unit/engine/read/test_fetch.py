@@ -29,9 +29,9 @@ def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:
 def test_objects_are_fetched_in_order_and_completely(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If an object were left out, its rows would be missing from the table. If a body came with another object's
-    version, its rows would have the key of the other object. In this test, the objects fill several windows, some
-    objects are empty, and some keys need boto3 in place of obstore.
+    """If an object were left out, its rows would be missing from the table. If an object's body came with
+    another object's key, the rows in the table would have the wrong key. In this test, the objects fill
+    several windows, some objects are empty, and some keys need boto3 in place of obstore.
     """
     monkeypatch.setattr(fetching, "WINDOW_OBJECTS", 3)
     monkeypatch.setattr(fetching, "WINDOW_BYTES", 100)

@@ -26,8 +26,8 @@ KEYS = pytest.mark.parametrize("key", ["plain.jsonl", "odd//key.jsonl"])
 
 @KEYS
 def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3Server, key: str) -> None:
-    """Otherwise rows of the new object would have the old object's ETag, and `_etag` would name a version that these
-    rows are not from. The size does not show the change, because the old and the new version have the same size.
+    """Otherwise rows of the new version would have the ETag of the old version in `_etag`. The size does not
+    show the change, because both versions have the same size.
     """
     place = Place(ministack)
     place.put(key, 1, 2)
@@ -64,8 +64,8 @@ def test_a_whole_object_is_read_under_its_etag(
 
 @KEYS
 def test_a_part_of_an_object_is_read_under_its_etag(ministack: S3Server, key: str) -> None:
-    """Without `If-Match`, a task could join parts of the old and the new version to records that neither version
-    contains. An object whose key obstore cannot express is read completely by the first GET.
+    """Without `If-Match`, a task could join parts of the old and the new version into records that neither
+    version contains. If obstore cannot express an object's key, the first GET reads the whole object.
     """
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")

@@ -44,8 +44,8 @@ LINES = b'{"a":1,"b":"x"}\n{"a":-1,"b":"y"}\n{"b":null}\n{"a":-2,"b":null}\n'
 
 @pytest.mark.parametrize("split_bytes", [1 << 20, 20])
 def test_a_row_that_breaks_a_rule_is_a_reject(ministack: S3Server, split_bytes: int) -> None:
-    """Otherwise rows that the owner has excluded would reach the readers of the table. Without the reason, the offset
-    and the raw bytes, nobody could find and correct the record. Null breaks no rule.
+    """Otherwise rows that the owner has excluded would reach the readers of the table. Without the reason,
+    the offset and the raw bytes, nobody could find and correct a rejected record. Null breaks no rule.
     """
     place = Place(
         ministack, slots=1, split_bytes=split_bytes, expect_warn="a > 1",

@@ -101,8 +101,8 @@ def test_an_object_that_is_cut_in_its_csv_header_is_a_reject(config: S3Config, s
 def test_objects_of_all_compressions_are_parsed_together(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each compression in a window would need a separate call of the parser, and the read of many small
-    objects would take longer.
+    """Otherwise each compression in a window would need a separate call of the parser, and many small objects
+    would take longer to read.
     """
     calls: list[int] = []
     parse = FORMATS["jsonl"].parse

@@ -24,8 +24,9 @@ def part(start: int, offset: int, **fields: object) -> Outcome:
 
 
 def test_parts_of_an_object_are_joined() -> None:
-    """Parts may come in any order. If the joint outcome ended before the last part, the next read would read rows
-    again. If a part's rows were not added, the slot would fail, because more rows arrive than were counted.
+    """Parts may come in any order. If the object's result ended before the last part, the next read would
+    read rows again. If a part's rows were left out of the count, the slot would fail, because more rows would
+    arrive than were counted.
     """
     found = joined(
         [part(50, 100, rows=2), part(0, 55, rows=1, rejects=1)],
@@ -36,8 +37,9 @@ def test_parts_of_an_object_are_joined() -> None:
 
 
 def test_parts_behind_a_failed_part_are_left_out() -> None:
-    """If rows behind a failed part were committed, the next read would begin at the failed part, and would commit these
-    rows again. A transform needs complete objects, so one failed part fails the object with `whole`.
+    """The next read begins at the failed part. If rows behind this part were committed, the next read would
+    add these rows again. A transform needs complete objects, so with `whole`, one failed part fails its
+    object.
     """
     failed = part(30, 30, status="failed", reason="why", reach_end=False)
     parts = [part(60, 100, rows=4), failed, part(0, 31, rows=1)]
@@ -56,7 +58,7 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
 
 
 def test_only_the_first_part_is_kept_if_an_object_must_be_read_from_its_beginning() -> None:
-    """The tasks of the other parts have read no rows, because the object cannot be read from the middle. If the other
+    """The object cannot be read from its middle, so the tasks of later parts have read no rows. If the later
     parts counted as failed, a good object would end in quarantine.
     """
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)

@@ -80,8 +80,8 @@ def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rows_in_any_order_are_sorted() -> None:
-    """A transform may return rows in any order. Without the sort, the writer of packs would refuse the rows. With a
-    wrong label, a later batch could not find the rows of an overwritten object.
+    """A transform may return rows in any order. Without the sort, the writer of packs would refuse the rows.
+    If a pack had the label of another plan, a later batch could not find the rows of an overwritten object.
     """
     store = MemoryObjectStore()
     (pack,) = stored(store, rows((2, "b", 5), (1, "z", 0)), rows((2, "b", 0), (2, "a", 9), (1, "y", 1)))
@@ -100,8 +100,8 @@ def test_rows_in_any_order_are_sorted() -> None:
     )
 )
 def test_rows_are_in_the_order_of_keys_in_utf8(places: list[tuple[int, str, int]]) -> None:
-    """Merges search packs for keys in the order of code points, which is also the order of UTF-8. If packs had another
-    order, a merge would cut the packs at wrong places.
+    """A merge expects the keys of a pack in the order of code points, which is also the order of UTF-8. If a
+    pack had another order, a merge would cut the pack at wrong places.
     """
     if places:
         found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()

@@ -48,7 +48,7 @@ ENTRY = Entry(
 
 
 def test_a_plan_survives_the_way_from_tasks_to_the_driver() -> None:
-    """Otherwise a batch would omit slots, failures or entries that a task has found, without any error."""
+    """Otherwise a batch would silently omit slots, failures or entries that a task has found."""
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
     four = SlotPlan(
         changes=SlotChanges(

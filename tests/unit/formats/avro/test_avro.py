@@ -146,8 +146,8 @@ def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
 
 
 def test_bytes_behind_the_records_are_a_reject() -> None:
-    """The records of a block are read as one array, and the further bytes look like one more item. Without the check,
-    the table would get a row that the block does not declare.
+    """The records of a block are read as one array, and bytes behind the records look like one more item.
+    Without the check, the table would get a row that the block does not declare.
     """
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
     rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")

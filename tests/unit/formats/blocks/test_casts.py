@@ -126,7 +126,9 @@ numbers = st.floats() | st.builds(
 @example(2.675, 2, False)
 @example(1125899906842624.5, 1, False)
 def test_a_floating_point_number_is_the_decimal_of_its_text(number: float, scale: int, is_32: bool) -> None:
-    """Otherwise the same number could be a row in Parquet and a reject in CSV, or could become two decimals."""
+    """Otherwise the same number could be a row in Parquet and a reject in CSV, or could become a different
+    decimal in each format.
+    """
     assume(number == 0 or abs(number) > 1e-30)  # pyarrow reads texts of smaller numbers as 0
     with np.errstate(over="ignore"):
         text = str(np.float32(number)) if is_32 else repr(number)

@@ -134,8 +134,8 @@ def test_csv_written_by_python_is_read(
     ],
 )
 def test_a_header_of_another_dialect_is_one_reject(body: bytes, reason: str) -> None:
-    """Otherwise an inferred schema would get a column like `id;name`, or columns with the names of values. Without the
-    setting in the reject, a person would not know the remedy.
+    """Otherwise an inferred schema would get a column like `id;name`, or columns whose names are values.
+    Without the setting in the reject, a person would not know the remedy.
     """
     rows, reasons = values(Csv(), body, inferred=True)
     assert rows == []

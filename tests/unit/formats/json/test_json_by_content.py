@@ -129,8 +129,8 @@ def test_a_later_part_of_a_list_costs_one_read() -> None:
 
 
 def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list is parsed as a whole, so a list without a limit could exhaust the memory of a task. Without the remedy in
-    the reject, a person would not know that JSON lines can be longer.
+    """A list is parsed as a whole, so a list without a limit could exhaust the memory of a task. Without the
+    remedy in the reject, a person would not know that an object of JSON lines may be longer.
     """
     monkeypatch.setattr(json_document, "MAX_DOCUMENT_BYTES", 40)
     body = DOCUMENTS["indented"]

@@ -88,8 +88,8 @@ def test_compressed_documents_are_read() -> None:
 
 
 def test_a_schema_is_inferred_from_the_sampled_records() -> None:
-    """A sample may end inside a record. If the incomplete record made the sample unreadable, a document longer than the
-    sample would suggest no schema.
+    """A sample may end inside a record. If the incomplete record made the sample unreadable, no schema could
+    be inferred from a document that is longer than the sample.
     """
     body = b'{"rows":[{"id":1,\n"name":"x"},{"id":2.5}, 3, {"id"'
     (first, *_) = JsonDocument("rows").schemas(BytesInMemory(body + b":1}]}"), "k", "utf-8")

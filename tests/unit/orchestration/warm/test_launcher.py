@@ -183,8 +183,8 @@ def test_a_run_that_the_supervisor_declines_starts_cold(
 def test_other_runs_are_not_offered_to_the_supervisor(
     site: Site, cold: list[str], given: dict[str, Any]
 ) -> None:
-    """Otherwise a service would occupy a warm worker as long as it runs, or an asset would be made with the Spark
-    configuration of another asset.
+    """Otherwise a service would occupy a warm worker as long as the service runs, or an asset would be made
+    with the Spark configuration of another asset.
     """
     run = site.run(**given)
     site.home.make()

@@ -29,8 +29,8 @@ def broken(expect: str, expect_warn: str = "") -> dict[str, list[int]]:
     ],
 )  # fmt: skip
 def test_broken_rules_are_reported_by_name(expect: str, found: dict[str, list[int]]) -> None:
-    """Otherwise a user could not see which rule a row has broken. As in SQL, a row for which a rule is null does not
-    break the rule.
+    """Otherwise a user could not see which rule a row has broken. If a rule is null for a row, the row does
+    not break the rule, as in SQL.
     """
     assert broken(expect) == found
 
