@@ -70,13 +70,18 @@ def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -
     """
     store = MemoryObjectStore()
     packs = Table(store=store).whole.data
-    (whole,) = written(store, rows((1, "a", 0), (2, "b", 0)))
-    (small,) = packs.narrowed(whole, frozenset({1}))
-    assert (small.slots, store.get(LAYOUT.file(small.add.path))) == ({2: 1}, None)
+    (whole,) = written(store, rows((1, "a", 0), (2, "b", 0), (2, "b", 1), (3, "c", 0)))
+    (small,) = packs.narrowed(whole, frozenset({1, 3}))
+    assert (small.slots, store.get(LAYOUT.file(small.add.path))) == ({2: 2}, None)
     monkeypatch.setattr(pack_set, "CARRIED_PACK_BYTES", 0)
-    (big,) = packs.narrowed(whole, frozenset({1}))
-    assert (big.slots, big.body) == ({2: 1}, b"")
-    assert store.get(LAYOUT.file(big.add.path)) is not None
+    (big,) = packs.narrowed(whole, frozenset({1, 3}))
+    assert (big.slots, big.body) == ({2: 2}, b"")
+    assert small.body
+    store.put(LAYOUT.file(small.add.path), small.body)
+    for pack in (small, big):
+        (found,) = read_slots(store, LAYOUT, [pack.add], None, rows((1, "a", 0)).schema)
+        places = [(row["_slot"], row["_key"], row["_offset"]) for row in found.to_pylist()]
+        assert places == [(2, "b", 0), (2, "b", 1)]
 
 
 def test_rows_in_any_order_are_sorted() -> None:
