@@ -68,9 +68,11 @@ def test_an_object_without_its_rows_is_found(rounds):
 
 def test_rows_that_two_packs_have_are_found(rounds):
     """Otherwise queries would count records twice, and the check would still find no problem. Each record of the copied
-    pack must be reported.
+    pack must be reported, and each object whose number of rows is wrong.
     """
     found = problems(rounds.whole, doubled(rounds))
+    assert "'a1' of slot 0 has 6 rows, but its state says 3" in found
+    assert "'b1' of slot 1 has 4 rows, but its state says 2" in found
     assert "the record at 0 of 'a1' is in two packs" in found
     (pack,) = rounds.table.opened().packs.values()
     assert sum("is in two packs" in problem for problem in found) == pack.rows
