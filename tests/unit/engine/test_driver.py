@@ -274,11 +274,18 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
 
 
 def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
-    """Otherwise most rows would leave the table if a person emptied the bucket by mistake. A retry of a few
-    slots must be refused, too. Otherwise the rows would leave in small groups. If usual deletions needed a
-    confirmation, sources would often wait for a person.
+    """Otherwise most rows would leave the table if a person emptied the bucket by mistake. Without the refusal of
+    partial retries, the missing objects would be withdrawn in small groups. If usual deletions needed a confirmation,
+    sources would often wait for a person. So small sources may lose nearly all objects.
     """
     place = Place(ministack)
+    for number in range(99):
+        place.put(f"{number}", number)
+    place.run("few")
+    for number in range(98):
+        place.store.delete(f"raw/{number}")
+    assert all(each.ok for each in place.run("fewer").slots.values())
+    assert place.values() == Counter([98])
     for number in range(120):
         place.put(f"{number}", number)
     place.run("1")
