@@ -24,7 +24,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault
 from tests.support.memory_dynamo import MemoryDynamo
-from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+from tests.support.simulation import ROUGH, SEEDS, VirtualTime, run_simulation, simulated
 
 RETRY = (UnavailableError, UnknownOutcomeError, StaleLocalData, TagNotFound)
 
@@ -337,11 +337,8 @@ def test_stamps_of_a_removed_chain_never_count_in_its_successor(seed, kind, how)
     assert list(chains.tags()) == ["t"]
 
 
-@simulated
-def test_raw_stamps_with_operation_ids_survive_crashes(seed):
-    """The process of each child may die and repeat its stamp. Without the operation id, a repeated stamp would revert
-    the first stamp, and the chain would stay open.
-    """
+def raw_stamps(seed, operation_id):
+    """Six children stamp a chain. Returns the chain's status, and the outcome of each child's last stamp."""
     store = MemoryRecordStore()
     stamps = [new_stamp() for _ in range(6)]
     AckChains(store).create("t", xor(*stamps))
@@ -351,14 +348,23 @@ def test_raw_stamps_with_operation_ids_survive_crashes(seed):
         def run(faulty, clock):
             chains = AckChains(faulty, clock=clock)
             outcomes[number] = retried(
-                clock, lambda: chains.stamp("t", stamps[number], operation_id=f"child-{number}")
+                clock, lambda: chains.stamp("t", stamps[number], operation_id=operation_id(number))
             )
 
         return run
 
     run_simulation([child(n) for n in range(6)], store, seed, faults=ROUGH, restarts=1000)
-    assert AckChains(store).state("t").status == "acked"
-    assert list(outcomes.values()).count(Acked()) == 1
+    return AckChains(store).state("t").status, [*outcomes.values()]
+
+
+@simulated
+def test_raw_stamps_with_operation_ids_survive_crashes(seed):
+    """The process of each child may die and repeat its stamp. Without the operation id, a repeated stamp would revert
+    the first stamp, and the chain would stay open.
+    """
+    status, outcomes = raw_stamps(seed, lambda number: f"child-{number}")
+    assert status == "acked"
+    assert outcomes.count(Acked()) == 1
 
 
 @simulated
@@ -422,14 +428,7 @@ def test_chain_has_one_creator_and_one_end(seed):
 
 
 def test_original_protocol_fails_this_simulation():
-    """Without an operation id, as in the npm package, a repeated stamp reverts the first stamp, so the chain stays
-    open. If the chain were acked here, the tests of repeated stamps would pass even without operation ids.
+    """Without an operation id, as in the npm package, a repeated stamp reverts the first stamp, so some chains stay
+    open. If all chains were acked here, the tests of repeated stamps would pass even without operation ids.
     """
-    store = MemoryRecordStore()
-    chains = AckChains(store)
-    stamps = [new_stamp() for _ in range(2)]
-    chains.create("t", xor(*stamps))
-    chains.stamp("t", stamps[0])
-    chains.stamp("t", stamps[0])
-    assert chains.stamp("t", stamps[1]) == Stamped(missing=None)
-    assert chains.state("t").status == "open"
+    assert "open" in {raw_stamps(seed, lambda _: None)[0] for seed in range(SEEDS)}
