@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.protocols.ack_chain import Stamped
+from s3notify_platform.protocols.ack_chain import AlreadyFailed, Stamped
 from tests.support.batches import settled
 
 
@@ -181,8 +181,13 @@ def test_a_run_taken_for_dead_may_commit() -> None:
     world.clock.sleep(31)
     world.tick()
     world.finish(run)
+    assert world.committed[1] == 1
+    assert world.chains.state(run.request.batch).status == "failed"
     world.clock.sleep(5)
     world.tick()
     (second,) = world.active()
     assert second.request.batch != run.request.batch
+    late = world.chains.stamp_children(run.request.batch, ["1"], operation_id=run.run_id)
+    assert isinstance(late, AlreadyFailed)
+    assert world.chains.state(second.request.batch).missing == ("1",)
     assert world.chains.stamp_children(second.request.batch, [], operation_id="x") == Stamped(missing=1)
