@@ -89,9 +89,9 @@ def window(lake: Lake) -> Newest:
 
 
 def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
-    """Otherwise a key would keep the row of a deleted object, or would disappear although another object
-    still has a row of the key. Each key has rows in many objects. The test deletes the objects that have the
-    newest rows.
+    """Otherwise a key would keep the row of a deleted or overwritten object, or would disappear although another
+    object still has a row of the key. Many objects share keys, and then half of the objects with the newest rows are
+    deleted, and the other half overwritten.
     """
     lake = newest_lake
     lake.put_many(
@@ -108,8 +108,11 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
     first = shown(lake)
     assert first == window(lake)
     assert {*first} == {*map(str, range(8)), "77"}
-    for holder in {source for source, *_ in first.values()}:  # each key loses its newest row
-        lake.delete(holder.removeprefix("raw/"))
+    holders = sorted({source.removeprefix("raw/") for source, *_ in first.values()})
+    for holder in holders[::2]:  # each key loses its newest row
+        lake.delete(holder)
+    for holder in holders[1::2]:
+        lake.put(holder, [line(5, 1, "overwritten")])
     lake.put("late.jsonl", [line(3, 0), line(100, 5)])
     lake.ingest()
     done = follow(lake)
@@ -164,7 +167,9 @@ def _parquet(rows: str) -> bytes:
     [
         pytest.param(
             {
-                "LOAD00000001.csv": b"I,1,a,2026-01-01 00:00:00\nI,2,b,2026-01-01 00:00:00\n",
+                "LOAD00000001.csv": (
+                    b"I,1,a,2026-01-01 00:00:00\nI,2,b,2026-01-01 00:00:00\nI,3,c,2026-01-01 00:00:00\n"
+                ),
                 "20260101-1.csv": b"U,1,a2,2026-01-01 00:00:01\nD,2,b,2026-01-01 00:00:02\n",
             },
             {"format": "csv", "csv_names": "Op,id,name,ts"},
@@ -172,7 +177,9 @@ def _parquet(rows: str) -> bytes:
         ),
         pytest.param(
             {
-                "LOAD00000001.csv": b"id,name,ts\n1,a,2026-01-01 00:00:00\n2,b,2026-01-01 00:00:00\n",
+                "LOAD00000001.csv": (
+                    b"id,name,ts\n1,a,2026-01-01 00:00:00\n2,b,2026-01-01 00:00:00\n3,c,2026-01-01 00:00:00\n"
+                ),
                 "20260101-1.csv": b"Op,id,name,ts\nU,1,a2,2026-01-01 00:00:01\nD,2,b,2026-01-01 00:00:02\n",
             },
             {"format": "csv"},
@@ -181,7 +188,7 @@ def _parquet(rows: str) -> bytes:
         pytest.param(
             {
                 "LOAD00000001.parquet": _parquet(
-                    "id,name,ts\n1,a,2026-01-01 00:00:00\n2,b,2026-01-01 00:00:00\n"
+                    "id,name,ts\n1,a,2026-01-01 00:00:00\n2,b,2026-01-01 00:00:00\n3,c,2026-01-01 00:00:00\n"
                 ),
                 "20260101-1.parquet": _parquet(
                     "Op,id,name,ts\nU,1,a2,2026-01-01 00:00:01\nD,2,b,2026-01-01 00:00:02\n"
@@ -195,8 +202,9 @@ def _parquet(rows: str) -> bytes:
 def test_newest_rows_of_dms_files_equal_the_database(
     lake_of: Callable[..., Lake], files: dict[str, bytes], settings: dict[str, str]
 ) -> None:
-    """Otherwise a row that the database has deleted would stay in the table. AWS DMS writes the operation in the first
-    column. Files of the full load lack this column, unless DMS is configured to write it.
+    """Otherwise a row that the database has deleted would stay in the table, or a row of the full load that was never
+    changed would be missing. AWS DMS writes the operation in the first column. Files of the full load lack this column,
+    unless DMS is configured to write it.
     """
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",
@@ -210,7 +218,7 @@ def test_newest_rows_of_dms_files_equal_the_database(
     lake.ingest()
     follow(lake)
     rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
-    assert {row["id"]: row["name"] for row in rows} == {1: "a2"}
+    assert {row["id"]: row["name"] for row in rows} == {1: "a2", 3: "c"}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
