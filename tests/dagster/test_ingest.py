@@ -240,24 +240,25 @@ def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch:
 
 
 def test_two_runs_on_a_slot_commit_each_row_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person may start a run for a slot that the sensor has already requested. Both runs have planned and read the
-    slot before either commits. If the second run added the rows again, sums over the table would be too high. If the
-    second run failed, the sensor would retry a slot that is committed.
+    """A person may start a run for a slot that the sensor has already requested. Here the sensor's run has planned and
+    read the slot, but has not committed it, while the person's run does all its work. If the second run added the rows
+    again, sums over the table would be too high. If the second run failed, the sensor would retry a slot that is
+    committed.
     """
     site.settle()
     site.write(3)
     (request,) = site.tick()
-    commit, person = loop.commit_round, []
+    commit = loop.commit_round
+    person: list[dg.ExecuteInProcessResult] = []
 
     def commit_second(staged: loop.Round) -> None:
-        if not person:
-            person.append(None)
-            person[0] = site.run([3])
+        monkeypatch.setattr(loop, "commit_round", commit)
+        person.append(site.run([3]))
         commit(staged)
 
     monkeypatch.setattr(loop, "commit_round", commit_second)
     assert site.launch(request).success
-    assert person[0].success
+    assert [run.success for run in person] == [True]
     assert site.rows() == {3: [3]}
     site.settle()
     assert site.state.failing == {}
