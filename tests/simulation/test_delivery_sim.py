@@ -71,14 +71,19 @@ def moody(seed, *, until):
 @KINDS
 @simulated
 def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
-    """Workers and writers crash anywhere, and the endpoint refuses events or sends no answer. If an entry were lost,
-    the endpoint would never learn of the object, and no dead letter would name the object.
+    """Workers and writers crash anywhere, and the endpoint refuses events or sends no answer. If an entry or a dead
+    letter were lost, the endpoint would not learn of the object, not even after a redrive.
     """
-    world = World(kind=kind, settings=settings(), seed=seed)
+    world = World(kind=kind, settings=settings(max_attempts=3), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=40)
     actors += [outlet(world, answer), outlet(world, answer), world.reconciler()]
     run_simulation(actors, world.stores, seed, faults=world.rates(CRASHES), restarts=1000)
+    world.finish()
+    world.queue.redrive("t")
+    works = outlet(world, lambda *_: Delivered())
+    run_simulation([works, world.reconciler()], world.stores, seed, faults=world.rates(GENTLE))
+    assert world.queue.dead("t") == ()
     world.finish()
 
 
