@@ -76,6 +76,7 @@ def test_a_batch_that_follows_entries_lists_only_the_queue(place: Place, process
         queue.commit(queue.reserve("orders", Event(key="raw/a")))
         result = one.ingest().run([SLOT], batch="b", listing=False)
         queue.remove(result.entries[SLOT])
+    assert result.requests["LIST"] == 2, "the queue; the newest versions"
     assert place.values() == Counter([2])
     assert result.slots[SLOT].status == "committed"
 
