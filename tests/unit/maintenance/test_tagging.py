@@ -180,14 +180,15 @@ def test_object_from_before_the_versioning_is_counted_and_not_tagged(world, monk
 
 def test_object_with_too_many_tags_is_counted(world):
     """If an object with too many tags ended the pass, other objects would stay without tags. Without the count, nobody
-    would notice the untagged object.
+    would notice the untagged object. If the pass replaced tags of the object, users would lose their own tags.
     """
-    for key in ("raw/a", "raw/b"):
-        world.put(key)
+    versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     many = [{"Key": str(n), "Value": ""} for n in range(9)]
     world.s3.put_object_tagging(Bucket="moto", Key="raw/a", Tagging={"TagSet": many})
     world.commit("raw/a", "raw/b")
     assert world.run().counts == {"full": 1, "added": 1}
+    assert world.tags_of("raw/a", versions["raw/a"]) == {tag["Key"]: tag["Value"] for tag in many}
+    assert world.tags_of("raw/b", versions["raw/b"]) == WANTED
 
 
 def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
