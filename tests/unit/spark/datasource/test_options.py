@@ -7,6 +7,7 @@ import pytest
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ETag, ObjectMeta
 from s3notify_platform.spark.datasource.options import reading_of
+from tests.contracts.fault_proxy import FaultProxy
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,18 @@ from s3notify_platform.spark.datasource.options import reading_of
         ({"bucket": "b", "pathGlobFilter": "*.{a,b}"}, "use the option include"),
     ],
 )
-def test_wrong_options_are_refused_with_a_remedy(options: dict[str, str], message: str) -> None:
+def test_wrong_options_are_refused_with_a_remedy(
+    options: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise Spark would ignore a mistyped option and read other data than the user wants, or would fail later with
-    an error that names no remedy.
+    an error that names no remedy. If the check sent a request, an unreachable store would hide the wrong option.
     """
-    with pytest.raises(UsageError, match=message):
-        reading_of(options)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with FaultProxy("http://127.0.0.1:9") as proxy:
+        with pytest.raises(UsageError, match=message):
+            reading_of(options | {"endpoint_url": proxy.url})
+        assert not proxy.requests
 
 
 def test_options_accept_the_names_of_spark() -> None:
