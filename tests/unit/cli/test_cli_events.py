@@ -319,10 +319,11 @@ def test_an_overlapping_notification_is_named_before_any_queue_is_made(project: 
 
 @pytest.mark.server
 def test_templates_are_only_printed(project: Project) -> None:
-    """If the command also made the queue, the user's Terraform or CloudFormation would not manage this queue.
-    CloudFormation cannot change an existing bucket. If the message did not name the next command, the user
-    would not make the bucket send events.
+    """If the command also made the queue or the bucket's notification, the user's Terraform or CloudFormation would
+    not manage them. CloudFormation cannot change an existing bucket. Without the message about the next command, the
+    bucket would send no events.
     """
+    before = project.file.read_text()
     found = json.loads(project.init("--print", "terraform").stdout)
     (notification,) = found["resource"]["aws_s3_bucket_notification"].values()
     assert notification["bucket"] == project.bucket
@@ -330,6 +331,8 @@ def test_templates_are_only_printed(project: Project) -> None:
     assert "Topic" in json.loads(ran.stdout)["Resources"]
     assert "s3notify init orders --events --by sns" in ran.stderr
     assert project.queues() == []
+    assert project.notifications() == {}
+    assert project.file.read_text() == before
 
 
 @pytest.mark.parametrize(
