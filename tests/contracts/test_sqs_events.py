@@ -144,13 +144,15 @@ class World:
 
 @pytest.mark.parametrize("by", ["sqs", "sns", "sns, raw", "eventbridge"])
 def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
-    """If the inlet decoded a key or an ETag wrongly, a batch would look for an object that does not exist,
-    and would miss the changed object. If a test event of S3 counted as invalid, an operator would search for
-    a fault that does not exist.
+    """If the inlet decoded a key, an ETag or a version id wrongly, a batch would look for an object that does not
+    exist, and would miss the changed object. If a test event counted as invalid, an operator would find needless
+    poison.
     """
-    world = World(ministack, by)
+    world = World(ministack, by, versioned=True)
     inlet = world.inlet()
-    etags = {key: world.store.put(key, key.encode()).etag for key in KEYS}
+    for key in KEYS:
+        world.store.put(key, key.encode())
+    metas = {key: world.store.head(key) for key in KEYS}
     world.store.put("other/x", b"x")
     world.store.copy(KEYS[0], "raw/copied")
     world.store.delete(KEYS[0])
@@ -160,7 +162,9 @@ def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
     assert world.entries()["put", KEYS[1]].event_name == "ObjectCreated:Put"
     for key in KEYS:
         seen = world.entries()["put", key]
-        assert (seen.etag, seen.size, seen.bucket) == (etags[key], len(key.encode()), world.bucket)
+        assert (seen.etag, seen.size, seen.bucket) == (metas[key].etag, len(key.encode()), world.bucket)
+        if by != "eventbridge":  # ministack writes `versionId`, where AWS writes `version-id`
+            assert seen.version_id == metas[key].version_id != ""
         assert world.signals.head(signal_key(SIGNALS, slot_of(key))).metadata == {QUEUED: "1"}
     assert inlet.counts()["messages_poison"] == 0
     assert inlet.counts()["ignored"] == 1
