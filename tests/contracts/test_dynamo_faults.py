@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, RefusedError, UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, Unknown, Version
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable, Refused
@@ -118,14 +118,23 @@ def test_refusal_returns_the_former_item(table):
     assert isinstance(table.write("transact_write_items", TransactItems=[put]), Refused)
 
 
-def test_operator_errors_name_a_remedy(ministack):
-    """If a missing table counted as an outage, callers would repeat the request without success. Without the table's
-    name and `s3notify init` in the error, an operator would not know what to create.
+def test_operator_errors_name_a_remedy_and_no_secret(ministack, proxy):
+    """If a missing table or refused credentials counted as an outage, callers would repeat the request without
+    success. Without the table's name, and `s3notify init` or the reason of the refusal, an operator would not know
+    what to correct. A secret in the error would be visible to all readers of the log.
     """
-    table = DynamoTable(ministack.table_config("no-such-table"), clock=HurriedClock())
+    secret = "s3cr3t-guess"
+    config = replace(
+        ministack.table_config("no-such-table"), endpoint_url=proxy.url, secret_access_key=secret
+    )
+    table = DynamoTable(config, clock=HurriedClock())
     for work in (lambda: table.get(KEY), lambda: table.write("put_item", Item=KEY)):
-        with pytest.raises(UsageError, match=r"no-such-table.*s3notify init"):
+        with pytest.raises(UsageError, match=r"no-such-table.*s3notify init") as missing:
             work()
+        proxy.faults.append("denied")
+        with pytest.raises(RefusedError, match=r"no-such-table.*refused.*AccessDenied") as refused:
+            work()
+        assert secret not in f"{missing.value} {refused.value}"
     table.close()
 
 

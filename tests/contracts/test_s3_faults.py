@@ -193,8 +193,10 @@ def test_updates_resolve_a_lost_answer(store, proxy):
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
 def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
     """If a missing bucket counted as an outage, callers would repeat the request without success. Without the bucket
-    or the endpoint in the error, an operator would not know what to correct.
+    or the endpoint in the error, an operator would not know what to correct. A secret in the error would be visible
+    to all readers of the log.
     """
+    secret = "s3cr3t-guess"
 
     def run(config: S3Config):
         store = S3ObjectStore(config, clock=HurriedClock(), attempts=2)
@@ -209,10 +211,14 @@ def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
         finally:
             store.close()
 
-    with pytest.raises(UsageError, match=r"no bucket 'no-such-bucket'.*create the bucket"):
-        run(ministack.config("no-such-bucket"))
-    with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:9 is unavailable"):
-        run(S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="x", secret_access_key="y"))
+    with pytest.raises(UsageError, match=r"no bucket 'no-such-bucket'.*create the bucket") as missing:
+        run(replace(ministack.config("no-such-bucket"), secret_access_key=secret))
+    down = S3Config(
+        bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="x", secret_access_key=secret
+    )
+    with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:9 is unavailable") as unreachable:
+        run(down)
+    assert secret not in f"{missing.value} {unreachable.value}"
 
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])

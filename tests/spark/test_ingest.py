@@ -335,10 +335,11 @@ def test_operator_errors_are_distinguished_from_outages(
     what: str, lake: Lake, ministack: S3Server, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing bucket and refused credentials need an operator, so their errors must not be retried. An unreachable
-    endpoint must be retried.
+    endpoint must be retried. A secret in the error would be visible to all readers of the log.
     """
     monkeypatch.setenv("STRANGER", "who")
-    strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
+    monkeypatch.setenv("GUESS", "s3cr3t-guess")
+    strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "GUESS"}
     monkeypatch.setattr("s3notify_platform.engine.driver.OUTAGE_SECONDS", 0)
     config = {
         "bucket": ministack.config("no-such-bucket"),
@@ -350,6 +351,7 @@ def test_operator_errors_are_distinguished_from_outages(
         broken.ingest()
     assert isinstance(caught.value, UsageError) == (what != "endpoint"), caught.value
     assert type(caught.value).__module__ == "s3notify_platform.kernel.errors"
+    assert "s3cr3t-guess" not in str(caught.value)
 
 
 @pytest.mark.thorough
