@@ -168,6 +168,7 @@ def test_topics_are_managed_by_command(place):
         ["create", "Not A Name"],
         ["update", "nothing"],
         ["stats", "nothing"],
+        ["dead", "nothing"],
         ["redrive", "nothing"],
         ["delete", "nothing", "--yes"],
     ):
