@@ -134,7 +134,8 @@ def test_objects_are_announced_if_their_writer_is_killed_between_any_two_request
 )
 def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, requests, parts):
     """If a completed upload were not announced, consumers would miss the object. If the parts of an unfinished
-    upload stayed in the bucket, the bucket's owner would pay for bytes that nobody can read.
+    upload stayed in the bucket, the bucket's owner would pay for bytes that nobody can read. If an unfinished upload
+    were announced, consumers would look for an object that does not exist.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
@@ -148,6 +149,7 @@ def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, 
     assert f"raw/{killed}" in there
     assert f"raw/{killed - 1}" in there
     assert "raw/0" not in there
+    assert [known.keys() for known in site.known.values()] == [there, there]
     assert not client.list_multipart_uploads(Bucket=site.config.bucket).get("Uploads")
     assert site.store.head(f"raw/{killed}").etag.partition("-")[2] == (f"{parts}" if parts else "")
 

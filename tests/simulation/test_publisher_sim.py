@@ -62,16 +62,19 @@ TOPICS = {
 
 
 class Bucket(MemoryObjectStore):
-    """A bucket that remembers all bodies that were ever written to it."""
+    """A bucket that remembers all bodies and versions that were ever written to it."""
 
     def __init__(self):
         super().__init__()
         self.bodies = set()
+        self.versions = set()
+        """(key, etag) of each version."""
 
     def _write(self, meta, body, precondition):
         outcome = super()._write(meta, body, precondition)
         if outcome != Conflict():
             self.bodies.add(body)
+            self.versions.add((meta.key, outcome.etag))
         return outcome
 
     def uploads(self):
@@ -108,7 +111,7 @@ class World:
         for name in TOPICS:
             if name != "late" and self.others:
                 self.queue.topics.create(name, self.settings(name))
-            self.views[name] = {"known": {}, "cursor": None}
+            self.views[name] = {"known": {}, "cursor": None, "puts": set()}
 
     def settings(self, topic):
         return replace(TOPICS[topic], signals="root" if self.root else "slots")
@@ -256,6 +259,8 @@ class World:
                         entries = queue.entries(topic, poll.changed)
                         for entry in entries:
                             view["known"][entry.event.key] = _etag(stores["objects"].head(entry.event.key))
+                            if entry.event.op == "put":
+                                view["puts"].add((entry.event.key, entry.event.etag))
                         queue.remove(entries)
                     watcher.state = poll.taken(watcher.state)
                     view["cursor"] = watcher.state.dumps()
@@ -296,13 +301,16 @@ class World:
         )
 
     def check(self):
-        """Checks that each consumer knows the bucket's state without a LIST, and that the queue has no remains."""
+        """Checks that each consumer knows the bucket's state without a LIST, that no put was announced that did not
+        happen, and that the queue has no remains.
+        """
         there = {meta.key: meta.etag for meta in list_all(self.objects, "") if not meta.key.startswith(KS)}
         for name, settings in TOPICS.items():
             if name != "late" and not self.others:
                 continue
             known = {key: etag for key, etag in self.views[name]["known"].items() if etag is not None}
             assert known == {k: e for k, e in there.items() if k.startswith(settings.prefix)}
+            assert self.views[name]["puts"] <= self.objects.versions
         assert not self.entries()
         assert not self.objects.uploads()
         assert not self.refused & self.objects.bodies
@@ -376,7 +384,8 @@ def small_parts(monkeypatch):
 @simulated
 def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
     """Parts of an unfinished upload are invisible, but take space. Without the reconciler's abort, the parts of a dead
-    writer would stay in the bucket, and their storage would cost money.
+    writer would stay in the bucket, and their storage would cost money. If an aborted upload were announced, consumers
+    would look for an object that was never written.
     """
     world = World(
         kind="memory", large=True, announces=faults is SLEEPY, pace=5.0 if faults is SLEEPY else 1.0
