@@ -28,9 +28,9 @@ from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
 @pytest.mark.server
 @pytest.mark.parametrize("in_table", [False, True])
 def test_outlet_role_allows_exactly_what_is_needed(ministack, in_table):
-    """Without a needed permission, a worker on AWS could not deliver, write dead letters, release its shards or take
-    over the shards of a killed worker. With an unneeded permission, an intruder in the worker could read or change
-    other data of the platform.
+    """Without a needed permission, a worker on AWS could not deliver, write dead letters, release its shards
+    or take over the shards of a killed worker. With an unneeded permission, an intruder in the worker could
+    read or change other data of the platform.
     """
     bucket, table = ministack.make_bucket(), None
     if in_table:

@@ -119,9 +119,9 @@ def test_refusal_returns_the_former_item(table):
 
 
 def test_operator_errors_name_a_remedy_and_no_secret(ministack, proxy):
-    """If a missing table or refused credentials counted as an outage, callers would repeat the request without
-    success. Without the table's name, and `s3notify init` or the reason of the refusal, an operator would not know
-    what to correct. A secret in the error would be visible to all readers of the log.
+    """If a missing table or refused credentials counted as an outage, callers would repeat the request
+    without success. Without the table's name, and `s3notify init` or the reason of the refusal, an operator
+    would not know what to correct. A secret in the error would be visible to all readers of the log.
     """
     secret = "s3cr3t-guess"
     config = replace(

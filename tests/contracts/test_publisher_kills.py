@@ -133,9 +133,9 @@ def test_objects_are_announced_if_their_writer_is_killed_between_any_two_request
     ],
 )
 def test_upload_of_a_killed_writer_is_announced_only_if_completed(seaweed, how, requests, parts):
-    """If a completed upload were not announced, consumers would miss the object. If the parts of an unfinished
-    upload stayed in the bucket, the bucket's owner would pay for bytes that nobody can read. If an unfinished upload
-    were announced, consumers would look for an object that does not exist.
+    """If a completed upload were not announced, consumers would miss the object. If the parts of an
+    unfinished upload stayed in the bucket, the bucket's owner would pay for bytes that nobody can read. If an
+    unfinished upload were announced, consumers would look for an object that does not exist.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")

@@ -192,9 +192,9 @@ def test_updates_resolve_a_lost_answer(store, proxy):
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
 def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
-    """If a missing bucket counted as an outage, callers would repeat the request without success. Without the bucket
-    or the endpoint in the error, an operator would not know what to correct. A secret in the error would be visible
-    to all readers of the log.
+    """If a missing bucket counted as an outage, callers would repeat the request without success. Without the
+    bucket or the endpoint in the error, an operator would not know what to correct. A secret in the error
+    would be visible to all readers of the log.
     """
     secret = "s3cr3t-guess"
 

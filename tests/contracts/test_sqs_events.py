@@ -144,9 +144,9 @@ class World:
 
 @pytest.mark.parametrize("by", ["sqs", "sns", "sns, raw", "eventbridge"])
 def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
-    """If the inlet decoded a key, an ETag or a version id wrongly, a batch would look for an object that does not
-    exist, and would miss the changed object. If a test event counted as invalid, an operator would find needless
-    poison.
+    """If the inlet decoded a key, an ETag or a version id wrongly, a batch would look for an object that does
+    not exist, and would miss the changed object. If a test event counted as invalid, an operator would find
+    needless poison.
     """
     world = World(ministack, by, versioned=True)
     inlet = world.inlet()

@@ -40,9 +40,9 @@ def newest(source: Source) -> Snapshot:
 def test_run_sweep_reader_and_viewer_roles_allow_exactly_what_is_needed(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a needed permission, a run, a sweep or a reader on AWS would fail. With an unneeded permission, a
-    viewer could read states and rejects, which are not part of the table. The permissions that remain are for the
-    queue, the reconciler, the probe of the store, slot assets, and tables of other engines.
+    """Without a needed permission, a run, a sweep or a reader on AWS would fail. With an unneeded permission,
+    a viewer could read states and rejects, which are not part of the table. The permissions that remain are
+    for the queue, the reconciler, the probe of the store, slot assets, and tables of other engines.
     """
     now_ms, month_ms = vacuuming.store_now_ms, 30 * 86_400_000
     monkeypatch.setattr(vacuuming, "store_now_ms", lambda *given: now_ms(*given) + month_ms)

@@ -71,8 +71,8 @@ def moody(seed, *, until):
 @KINDS
 @simulated
 def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
-    """Workers and writers crash anywhere, and the endpoint refuses events or sends no answer. If an entry or a dead
-    letter were lost, the endpoint would not learn of the object, not even after a redrive.
+    """Workers and writers crash anywhere, and the endpoint refuses events or sends no answer. If an entry or
+    a dead letter were lost, the endpoint would not learn of the object, not even after a redrive.
     """
     world = World(kind=kind, settings=settings(max_attempts=3), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]

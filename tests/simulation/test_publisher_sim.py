@@ -301,8 +301,8 @@ class World:
         )
 
     def check(self):
-        """Checks that each consumer knows the bucket's state without a LIST, that no put was announced that did not
-        happen, and that the queue has no remains.
+        """Checks that each consumer knows the bucket's state without a LIST, that no put was announced that
+        did not happen, and that the queue has no remains.
         """
         there = {meta.key: meta.etag for meta in list_all(self.objects, "") if not meta.key.startswith(KS)}
         for name, settings in TOPICS.items():
@@ -383,9 +383,9 @@ def small_parts(monkeypatch):
 @pytest.mark.parametrize("faults", [CRASHES, SLEEPY], ids=["crashes", "sleepy"])
 @simulated
 def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
-    """Parts of an unfinished upload are invisible, but take space. Without the reconciler's abort, the parts of a dead
-    writer would stay in the bucket, and their storage would cost money. If an aborted upload were announced, consumers
-    would look for an object that was never written.
+    """Parts of an unfinished upload are invisible, but take space. Without the reconciler's abort, the parts
+    of a dead writer would stay in the bucket, and their storage would cost money. If an aborted upload were
+    announced, consumers would look for an object that was never written.
     """
     world = World(
         kind="memory", large=True, announces=faults is SLEEPY, pace=5.0 if faults is SLEEPY else 1.0

@@ -319,9 +319,9 @@ def test_an_overlapping_notification_is_named_before_any_queue_is_made(project: 
 
 @pytest.mark.server
 def test_templates_are_only_printed(project: Project) -> None:
-    """If the command also made the queue or the bucket's notification, the user's Terraform or CloudFormation would
-    not manage them. CloudFormation cannot change an existing bucket. Without the message about the next command, the
-    bucket would send no events.
+    """If the command also made the queue or the bucket's notification, the user's Terraform or CloudFormation
+    would not manage them. CloudFormation cannot change an existing bucket. Without the message about the next
+    command, the bucket would send no events.
     """
     before = project.file.read_text()
     found = json.loads(project.init("--print", "terraform").stdout)

@@ -179,8 +179,9 @@ def test_object_from_before_the_versioning_is_counted_and_not_tagged(world, monk
 
 
 def test_object_with_too_many_tags_is_counted(world):
-    """If an object with too many tags ended the pass, other objects would stay without tags. Without the count, nobody
-    would notice the untagged object. If the pass replaced tags of the object, users would lose their own tags.
+    """If an object with too many tags ended the pass, other objects would stay without tags. Without the
+    count, nobody would notice the untagged object. If the pass replaced tags of the object, users would lose
+    their own tags.
     """
     versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     many = [{"Key": str(n), "Value": ""} for n in range(9)]

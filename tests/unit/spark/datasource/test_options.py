@@ -49,8 +49,9 @@ from tests.contracts.fault_proxy import FaultProxy
 def test_wrong_options_are_refused_with_a_remedy(
     options: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise Spark would ignore a mistyped option and read other data than the user wants, or would fail later with
-    an error that names no remedy. If the check sent a request, an unreachable store would hide the wrong option.
+    """Otherwise Spark would ignore a mistyped option and read other data than the user wants, or would fail
+    later with an error that names no remedy. If the check sent a request, an unreachable store would hide the
+    wrong option.
     """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
