@@ -40,7 +40,7 @@ from s3notify_platform.kernel.limits import (
     UNLIMITED_ROWS,
 )
 
-COUNTED_ROWS: Final = 256
+COUNTED_ROWS: Final = 128
 """Number of rows that are decoded together to count their bytes."""
 
 ROW_BITS: Final = 32
