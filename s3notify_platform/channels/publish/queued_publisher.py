@@ -9,9 +9,9 @@ Steps, for one change or a batch
     1. Reserve the change in every topic that takes the key. If a topic is full, the change is refused in all topics.
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown, send a HEAD. If the object has our id, or is gone after a delete, the write happened.
-    4. Look at the topics. The last read of the topics suffices if each write has a reservation, and was answered at
-       most 2 s after this read began. Otherwise, read the topics again. If a write happened, announce it to new topics:
-       the consumers of new topics list only once, and could miss the object.
+    4. Look at the topics. Read the topics again if a write has no reservation, or if the answer to a write came more
+       than 2 s after the last read of the topics had begun. If a write happened, announce it to new topics: the
+       consumers of new topics list only once, and could miss the object.
     5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the outcome is
        unknown, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
        resolved meanwhile, push the change again.

@@ -68,9 +68,8 @@ class ClusteredRound:
         found = self._rewritten(live, hit)
         if (withdrawn := found.withdrawn.total()) != self.left.num_rows:
             raise CorruptError(
-                f"{self.left.num_rows} rows left the source and must be withdrawn from the table below "
-                f"{self.table.layout.prefix!r}, but the table has only {withdrawn} of them: run `s3notify table "
-                "check`; to make the table again, remove the table"
+                f"{self.table.layout.prefix!r}: the table has only {withdrawn} of the {self.left.num_rows} rows that "
+                "left the source: run `s3notify table check`; to make the table again, remove the table"
             )
         self._join(found)
         rows = base.manifest.slot(ALL).rows + self.came.num_rows - self.left.num_rows

@@ -136,8 +136,8 @@ IN_SEQUENCE = 1 + 9
 The budget includes the HEAD of the one poll that finds the change. It does not include idle polls, each of which is
 also one HEAD. The nine requests after the HEAD are: LIST of the signals, LIST of the queue (at the same time, the
 table's newest version is read), GET of the segment, GET of the object, PUT of the pack, PUT of the version, PUT of
-`known`, removal of the segment, and PUT of the signals seen. If the HEAD counts, too, this is one more than the budget
-of nine. Each of these requests must wait for the answer to the request before it:
+`known`, removal of the segment, and PUT of the signals seen. Each of these requests must wait for the answer to the
+request before it:
 
 - The queue is listed after the signals. Otherwise a change that is announced between both LISTs would have a signal
   that counts as seen, but no entry in the LIST of the queue.
