@@ -14,7 +14,6 @@ import pytest
 
 from tests.e2e.test_units import service
 from tests.support.documents import GUIDE, Block, Place, block, blocks
-from tests.support.servers import running_ministack
 from tests.support.waiting import until
 
 pytestmark = [
@@ -55,10 +54,7 @@ spark.stop()
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     """The README's source after its first batch: a row, and a record in quarantine."""
-    (tmp_path / "server").mkdir()
-    (tmp_path / "here").mkdir()
-    with running_ministack(tmp_path / "server") as server:
-        place = Place.of(server, tmp_path / "here")
+    with Place.running(tmp_path) as place:
         place.write_source()
         place.put("raw/orders/1.jsonl", b'{"customer": "Ann", "amount": 12.5}\n')
         place.put("raw/orders/bad.jsonl", b"no JSON\n")

@@ -16,7 +16,6 @@ import pytest
 from tests.e2e.test_guide import in_namespace, ok
 from tests.e2e.test_readme import in_terminal
 from tests.support.documents import BUCKET, GUIDE, Place, block, blocks
-from tests.support.servers import running_ministack
 from tests.support.waiting import until
 
 pytestmark = [
@@ -34,10 +33,7 @@ SPARK_CLASS = shlex.quote(str(Path(pyspark.__file__).parent / "bin" / "spark-cla
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     """A bucket with one object."""
-    (tmp_path / "server").mkdir()
-    (tmp_path / "here").mkdir()
-    with running_ministack(tmp_path / "server") as server:
-        place = Place.of(server, tmp_path / "here")
+    with Place.running(tmp_path) as place:
         place.put("raw/orders/1.jsonl", b'{"customer": "Ann", "amount": 12.5}\n')
         yield place
 

@@ -19,7 +19,6 @@ from tests.benchmarks.report import README
 from tests.e2e.test_supervision import of_folder
 from tests.support.documents import GUIDE, Place, block, blocks
 from tests.support.only import PROJECT
-from tests.support.servers import running_ministack
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.timeout(2400)]
@@ -29,10 +28,8 @@ UI = "http://127.0.0.1:3000/server_info"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    (tmp_path / "server").mkdir()
-    (tmp_path / "here").mkdir()
-    with running_ministack(tmp_path / "server") as server:
-        yield Place.of(server, tmp_path / "here")
+    with Place.running(tmp_path) as place:
+        yield place
 
 
 def serves() -> bool:

@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ import boto3
 
 from tests.benchmarks.report import README
 from tests.support.only import PROJECT
-from tests.support.servers import S3Server
+from tests.support.servers import S3Server, running_ministack
 
 BUCKET: Final = "acme-landing"
 REGION: Final = "eu-central-1"
@@ -99,6 +100,15 @@ class Place:
         )
         place.client().create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         return place
+
+    @classmethod
+    @contextmanager
+    def running(cls, folder: Path) -> "Iterator[Place]":
+        """A place below `folder`, while its server runs."""
+        (folder / "server").mkdir()
+        (folder / "here").mkdir()
+        with running_ministack(folder / "server") as server:
+            yield cls.of(server, folder / "here")
 
     def shell(
         self, script: str, *, folder: Path | None = None, typed: str = "", seconds: int = 600
