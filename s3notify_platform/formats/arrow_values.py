@@ -6,7 +6,7 @@ a schema lacks.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,13 @@ def _unnamed_values(
 def has_items(kind: pa.DataType) -> bool:
     """True if the type is one of Arrow's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """True if the type is one of Arrow's types of bytes."""
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def entry_of(kind: pa.MapType) -> pa.StructType:
@@ -229,3 +236,34 @@ def _timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
     rest = pc.coalesce(pc.cast(pc.if_else(zoned, rest, none), _UTC), without)
     found = pc.cast(pc.if_else(usual, column, none), _UTC)
     return pc.cast(pc.replace_with_mask(found, others, rest), kind)
+
+
+def plain(value: pa.Scalar) -> Any:
+    """Converts an Arrow scalar to a Python value.
+
+    Times become texts: Python has fewer years, zones and digits. A struct in which two fields have the same name
+    becomes a list of pairs.
+    """
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_temporal(kind):
+        return _text_of_time(value)
+    if isinstance(value, pa.ExtensionScalar | pa.DictionaryScalar | pa.UnionScalar | pa.RunEndEncodedScalar):
+        return plain(value.value)
+    if pa.types.is_struct(kind):
+        pairs = [(part.name, plain(value[number])) for number, part in enumerate(kind)]
+        return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else pairs
+    if pa.types.is_nested(kind):
+        items = [plain(item) for item in value.values]
+        return [[*pair.values()] for pair in items] if pa.types.is_map(kind) else items
+    return value.as_py()
+
+
+def _text_of_time(value: pa.Scalar) -> str:
+    try:
+        return str(value.cast(pa.string()))
+    except pa.ArrowException:  # an unknown zone
+        if not pa.types.is_timestamp(value.type):
+            return str(value)
+        return f"{pa.scalar(value.value, pa.timestamp(value.type.unit)).cast(pa.string())} {value.type.tz}"

@@ -4,14 +4,13 @@ The types form a join-semilattice. So the type of a column depends neither on th
 grouping into tasks. (Columns, and the fields of a struct, are in the order in which they are found.) The rules:
 
 - Any type wins over null.
-- A nested type wins over a scalar type, because a scalar beside nested values mostly means a missing value. A map wins
-  over a struct, and a struct over a list: some writers write an empty struct as `[]`. Two lists, structs or maps are
-  joined part by part.
+- Two lists, structs or maps are joined part by part.
 - Integers become the wider integer. Integers and decimals become a decimal with all digits of both.
 - All numbers beside floating point numbers become double. But decimals with more digits than `_DIGITS_IN_DOUBLE` become
   string, because a double would lose digits.
 - Dates become timestamps, and timestamps without a zone become timestamps in UTC.
-- Any other two scalar types become string; string and binary become binary.
+- Any other two types become string, or binary if one of them is binary. So a list beside a text becomes string. Such a
+  column accepts all values, as JSON texts: one object with unusual values must not make other objects' rows rejects.
 """
 
 from collections.abc import Callable, Iterable
@@ -58,13 +57,13 @@ def _joined_fields(fields: Iterable[pa.Field]) -> list[pa.Field]:
 def _join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if one.equals(other):
         return one
-    if _rank(one) != _rank(other):
-        return max(one, other, key=_rank)
-    if pa.types.is_list(one):
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return other if pa.types.is_null(one) else one
+    if pa.types.is_list(one) and pa.types.is_list(other):
         return pa.list_(_join(one.value_type, other.value_type))
-    if pa.types.is_struct(one):
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
         return pa.struct(_joined_fields([*one, *other]))
-    if pa.types.is_map(one):
+    if pa.types.is_map(one) and pa.types.is_map(other):
         return pa.map_(_join(one.key_type, other.key_type), _join(one.item_type, other.item_type))
     if _is_number(one) and _is_number(other):
         return _join_numbers(one, other)
@@ -89,13 +88,6 @@ def _digits(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_integer(kind):
         return len(str(1 << (kind.bit_width - 1))), 0
     return kind.precision - kind.scale, kind.scale
-
-
-def _rank(kind: pa.DataType) -> int:
-    nested = (pa.types.is_list, pa.types.is_struct, pa.types.is_map)
-    return next(
-        (place for place, holds in enumerate(nested, 2) if holds(kind)), int(not pa.types.is_null(kind))
-    )
 
 
 def _is_number(kind: pa.DataType) -> bool:

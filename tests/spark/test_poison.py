@@ -50,8 +50,12 @@ def test_good_objects_are_committed_beside_bad_ones(
     rows = (
         loaded.where("_key not like '%/bad/%'").select("_key", "_offset", "id", "name").toArrow().to_pylist()
     )
+    # Without a declared schema, bad objects make the column `id` a column of texts.
+    kind = str if schema is None else int
     good = sorted((row["_key"], row["id"], row["name"]) for row in rows)
-    assert good == [(f"raw/{key}", n, name) for key in sorted(bodies) for n, name in ((1, "ann"), (2, "bob"))]
+    assert good == [
+        (f"raw/{key}", kind(n), name) for key in sorted(bodies) for n, name in ((1, "ann"), (2, "bob"))
+    ]
     # Each reader of the table must be able to load the committed rows.
     loaded.where("_key rlike 'years|times|twins'").toArrow().to_pylist()
     kept = dict.fromkeys(keys, 0)

@@ -3,7 +3,8 @@
 A value fits if the cast loses nothing: a number must not be rounded to a decimal or an integer, and a time must be
 midnight to become a date. The value of a floating point number is that of its shortest decimal text, like 0.1. There
 are two exceptions, as in texts: a cast to floating point may round decimals, and times are cut to microseconds, the
-precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused.
+precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused. A string column
+accepts lists, structs and maps as JSON texts.
 """
 
 from decimal import Decimal
@@ -21,9 +22,11 @@ from s3notify_platform.formats.arrow_values import (
     entry_of,
     has_items,
     infinities,
+    is_bytes,
     list_offsets,
+    plain,
 )
-from s3notify_platform.formats.rescue import fitted
+from s3notify_platform.formats.rescue import as_json, fitted
 from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.formats.text_values import most_values, values_of
 
@@ -84,6 +87,12 @@ def _of_structs(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, Odd]:
 
 
 def _of_scalars(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Odd]:
+    if pa.types.is_binary(kind) and not is_bytes(values.type):
+        texts, odd = _of_scalars(values, pa.string())
+        return texts.cast(kind), odd
+    if pa.types.is_string(kind) and pa.types.is_nested(values.type):
+        texts = [as_json(plain(value)) if value.is_valid else None for value in values]
+        return pa.array(texts, kind), _none_of(values)
     try:
         return _cast(values, kind), _none_of(values)
     except pa.ArrowException:

@@ -1,12 +1,11 @@
 """Converts the columns of binary files to rows and rejects. Columns are found by name. Casts: see `casts`."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.formats.arrow_values import unnamed_columns
+from s3notify_platform.formats.arrow_values import is_bytes, plain, unnamed_columns
 from s3notify_platform.formats.blocks.casts import cast_most
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, reason_of
 from s3notify_platform.formats.rescue import (
@@ -88,7 +87,7 @@ def _columns(
         count(mismatches, 0, [path], int(odd.sum()))
         reason = _reason(column, values.type, target)
         for row in np.flatnonzero(odd).tolist():
-            text = text_of(_plain(values[row]))
+            text = text_of(plain(values[row]))
             if target.rescue:
                 rescued.setdefault(row, Rescued()).mismatches[path] = text
             else:
@@ -101,23 +100,16 @@ def _reason(column: pa.Field, found: pa.DataType, target: Target) -> Callable[[s
 
     `found`: the type of the value.
     """
-    # Structs, lists and bytes have no text form that a string column accepts. So no type is certain to accept them.
-    scalar = not any(pa.types.is_nested(kind) or _is_bytes(kind) for kind in (found, column.type))
-    path = below("", column.name) if scalar else ""
+    # Bytes have no text form that a string column accepts. So no type is certain to accept them.
+    path = "" if is_bytes(found) or is_bytes(column.type) else below("", column.name)
     remedy = accepting(path, target.schema, target.name, pa.types.is_floating(found))
     beginning = f"column {column.name!r} does not fit {sql_type(column.type)}: "
     return lambda text: f"{beginning}{sql_type(found)} {shortened(text)!r}{remedy}"
 
 
 def _raw(table: pa.Table, row: int) -> bytes:
-    values = {name: _plain(table[name][row]) for name in table.schema.names}
+    values = {name: plain(table[name][row]) for name in table.schema.names}
     return as_json(values).encode()[:MAX_RAW_BYTES]
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    )
 
 
 def _rescue_unnamed(
@@ -131,36 +123,5 @@ def _rescue_unnamed(
             continue
         values = table[column.name].combine_chunks()
         for row in rows:
-            found = unnamed_in({column.name: _plain(values[row])}, kinds, "")
+            found = unnamed_in({column.name: plain(values[row])}, kinds, "")
             rescued.setdefault(row, Rescued()).unnamed |= {path: text_of(value) for path, value in found}
-
-
-def _plain(value: pa.Scalar) -> Any:
-    """Converts an Arrow scalar to a Python value.
-
-    Times become texts: Python has fewer years, zones and digits. A struct in which two fields have the same name
-    becomes a list of pairs.
-    """
-    kind = value.type
-    if not value.is_valid:
-        return None
-    if pa.types.is_temporal(kind):
-        return _text_of_time(value)
-    if isinstance(value, pa.ExtensionScalar | pa.DictionaryScalar | pa.UnionScalar | pa.RunEndEncodedScalar):
-        return _plain(value.value)
-    if pa.types.is_struct(kind):
-        pairs = [(part.name, _plain(value[number])) for number, part in enumerate(kind)]
-        return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else pairs
-    if pa.types.is_nested(kind):
-        items = [_plain(item) for item in value.values]
-        return [[*pair.values()] for pair in items] if pa.types.is_map(kind) else items
-    return value.as_py()
-
-
-def _text_of_time(value: pa.Scalar) -> str:
-    try:
-        return str(value.cast(pa.string()))
-    except pa.ArrowException:  # an unknown zone
-        if not pa.types.is_timestamp(value.type):
-            return str(value)
-        return f"{pa.scalar(value.value, pa.timestamp(value.type.unit)).cast(pa.string())} {value.type.tz}"

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -200,12 +201,21 @@ _PRIMARY: Final = re.compile(
 
 
 def as_string(raw: str | None) -> str | None:
-    """Prepares a JSON text for a string column: numbers, true and false become JSON strings.
+    """Prepares a JSON text for a string column: any value except strings and null becomes a JSON string of its text.
 
-    Other texts are returned unchanged.
+    Other texts, and nested values in which a key occurs twice, are returned unchanged.
     """
-    found = _PRIMARY.fullmatch(raw) if raw else None
-    return f'"{found[1]}"' if found else raw
+    if not raw:
+        return raw
+    if found := _PRIMARY.fullmatch(raw):
+        return f'"{found[1]}"'
+    text = raw.strip(WHITE)
+    if text[:1] not in ("[", "{"):
+        return raw
+    with suppress(ValueError):
+        STRICT_DECODER.decode(text)
+        return json.dumps(text, ensure_ascii=False)
+    return raw
 
 
 NOTED: Final = re.compile(r'[ \t\r\n]*["n\-\d]')

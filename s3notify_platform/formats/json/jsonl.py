@@ -2,8 +2,8 @@
 
 A line is a reject if one of its JSON objects has the same key twice, because the intended value is unknown. NaN and
 infinities are accepted in floating point columns, because many writers use them. Fractions of a second are cut to
-microseconds. String columns also accept numbers, true and false. The string is then the value's JSON text, as in
-RisingWave and Spark. Records with a number, true or false in a string column are parsed twice.
+microseconds. String columns accept all values. The string of a value other than a JSON string is the value's JSON text,
+as in RisingWave and Spark. Records with such a value in a string column are parsed twice.
 """
 
 import re
@@ -226,7 +226,12 @@ class JsonLines(Parser):
         check_json_lines(records)
         joined = records.joined()
         check_cells(joined)
-        found = read_json(joined, None)
+        try:
+            found = read_json(joined, None)
+        except pa.ArrowInvalid:
+            if len(records.start) > 1:
+                raise
+            return self._reader.fields_apart(joined)
         if found.num_rows != len(records.start):
             raise pa.ArrowInvalid("not one object in each line")
         return self._reader.noted(joined, found.schema)
@@ -238,15 +243,20 @@ class JsonLines(Parser):
             if one is None or not one.unnamed or not self.target.inferred:
                 continue
             raw = records.raw(number)
-            try:
-                if is_deeper(raw, MAX_DEPTH):
-                    continue
-                check_cells(raw)
-                new_fields = unnamed_columns(read_json(raw, None), self.target.schema)[1]
-                found += [self._reader.noted(raw, new_fields)] if new_fields is not None else []
-            except pa.ArrowException:
-                continue
-        return found
+            with suppress(pa.ArrowException):
+                if not is_deeper(raw, MAX_DEPTH):
+                    check_cells(raw)
+                    found.append(self._new_fields_of(raw))
+        return [one for one in found if one is not None]
+
+    def _new_fields_of(self, raw: bytes) -> pa.Schema | None:
+        named = self.target.schema.names
+        try:
+            table = read_json(raw, None)
+        except pa.ArrowInvalid:
+            return pa.schema(part for part in self._reader.fields_apart(raw) if part.name not in named)
+        new_fields = unnamed_columns(table, self.target.schema)[1]
+        return new_fields and self._reader.noted(raw, new_fields)
 
     def _read_all(self, joined: bytes) -> pa.Table:
         """Reads all fields. Checks the number of values before it reads fields that the schema lacks."""
@@ -347,7 +357,7 @@ class JsonLines(Parser):
             in_parts = self._items_fitted if pa.types.is_list(kind) else self._fields_fitted
             return in_parts(raws, kind, paths, records)
         written = self.notation.written(at, kind)
-        if pa.types.is_string(kind) and not written:
+        if (pa.types.is_string(kind) or pa.types.is_binary(kind)) and not written:
             raws = [*map(as_string, raws)]
         # A value of another type is recognized without a parser.
         fitting = NOTED if written else FITTING.get(kind.id)

@@ -53,7 +53,7 @@ class TestJsonLines:
             (b'{"a":"x"}', "a: 'x' does not fit bigint"),
             (b'{"a":1.5}', "a: '1.5' does not fit bigint"),
             (b'{"a":99999999999999999999}', "a: '99999999999999999999' does not fit bigint"),
-            (b'{"b":[1]}', "b: '[1]' does not fit string"),
+            (b'{"b":[{"c":1,"c":2}]}', "does not fit string"),
             (b'{"b":"\xff"}', "utf-8"),
             (b'{"b":"\\ud800"}', "does not fit string"),
             (b'{"b":"\x00"}', ""),

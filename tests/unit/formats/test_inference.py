@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats import inference
-from tests.support.parsing import infer, parquet, take
+from tests.support.parsing import infer, parquet, take, values
 
 
 def test_columns_of_jsonl_get_the_types_of_their_values() -> None:
@@ -85,8 +85,9 @@ def test_columns_of_parquet_get_the_types_of_their_values() -> None:
     [
         (["1", '"x"'], pa.string()),
         (["true", "1", "0.5"], pa.string()),
-        (["1", "[1]", '"x"'], pa.list_(pa.int64())),
-        (["[]", '{"x":1}', '""', "null"], pa.struct([("x", pa.int64())])),
+        (["1", "[1]", '"x"'], pa.string()),
+        (["[]", '{"x":1}', '""', "null"], pa.string()),
+        (['{"x":[1]}', '{"x":2}'], pa.struct([("x", pa.string())])),
         (
             ['{"x":1}', '{"x":0.5,"y":[]}', "{}"],
             pa.struct([("x", pa.float64()), ("y", pa.list_(pa.string()))]),
@@ -111,6 +112,33 @@ def test_a_column_of_texts_and_numbers_accepts_both() -> None:
     found = infer([("jsonl", body) for body in bodies])
     rows, rejects = take(bodies, found, "jsonl", inferred=True)
     assert ([row["a"] for _, _, row in rows], rejects) == (["1", "x"], [])
+
+
+def test_one_object_with_other_values_does_not_make_other_objects_rejects() -> None:
+    """Otherwise one bad object in the first batch would send the rows of all good objects to quarantine, for as long as
+    the table exists.
+    """
+    good = b'{"name":"ann","o":{"x":1}}'
+    bad = parquet(pa.table({"name": [[1, None], None], "o": ["", "y"]}))
+    mapped = parquet(pa.table({"name": pa.array([[("k", 1.5)]], pa.map_(pa.string(), pa.float64()))}))
+    found = infer([("parquet", bad), ("jsonl", good), ("parquet", mapped)])
+    assert found == pa.schema([("name", pa.string()), ("o", pa.string())])
+    assert values([good], found, "jsonl") == [{"name": "ann", "o": '{"x":1}'}]
+    assert values([bad], found, "parquet") == [{"name": "[1,null]", "o": ""}, {"name": None, "o": "y"}]
+    assert values([mapped], found, "parquet") == [{"name": '[["k",1.5]]', "o": None}]
+
+
+def test_a_list_of_several_types_is_a_text() -> None:
+    """Such a list has no type. If its record suggested no schema at all, a source whose records all have such a list
+    would have no table, and later each record with a new field of this kind would be a reject for ever.
+    """
+    line = b'{"l":[1,"x"],"i":1}'
+    expected = pa.schema([("l", pa.string()), ("i", pa.int64())])
+    assert infer([("jsonl", line)]) == infer([("json", b"[%b]" % line)]) == expected
+    assert values([line], expected, "jsonl") == [{"l": '[1,"x"]', "i": 1}]
+    seen: list[Any] = []
+    take([line], pa.schema([("i", pa.int64())]), "jsonl", inferred=True, seen=seen)
+    assert [one for parsed in seen for one in parsed.new_fields] == [pa.schema([("l", pa.string())])]
 
 
 def test_documents_and_lines_of_json_have_the_same_types() -> None:
@@ -262,6 +290,15 @@ def test_the_types_of_json_depend_neither_on_the_order_nor_on_the_objects(
     cut = data.draw(st.integers(0, len(lines)))
     found = infer([("jsonl", b"".join(part)) for part in (lines[:cut], lines[cut:])])
     assert unordered(found or ()) == unordered(expected or ())
+
+
+@given(st.lists(json_values | json_numbers, min_size=1, max_size=5))
+def test_inferred_types_of_json_accept_all_values_of_the_sample(values: list[str]) -> None:
+    bodies = [f'{{"a":{value}}}\n'.encode() for value in values]
+    found = infer([("jsonl", body) for body in bodies])
+    if found is not None:
+        rows, rejects = take(bodies, found, "jsonl", inferred=True)
+        assert (len(rows), rejects) == (len(bodies), [])
 
 
 def test_no_schema_is_inferred_from_nothing() -> None:

@@ -162,15 +162,26 @@ def test_days_are_read_in_iso_8601(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["1.50", "true", "[1]", "{}", '[{"x":null}, "\\ud800\\n"]', '[NaN,"\u00e9"]', "[[[]]]"]
+)
+@pytest.mark.parametrize("fmt", ["jsonl", "json"])
+def test_a_string_column_accepts_each_json_value(text: str, fmt: str) -> None:
+    """Otherwise a user who declares `string` for a column with all kinds of values would lose the nested ones."""
+    for kind, expected in ((TEXT, text), (pa.binary(), text.encode())):
+        assert one(b'{"v": %s }' % text.encode(), kind, fmt) == expected
+        nested = one(b'{"v": [{"s":%s}]}' % text.encode(), pa.list_(pa.struct([("s", kind)])), fmt)
+        assert nested == [{"s": expected}]
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("[1]", TEXT),
         ('"1"', INT),
         ('"1.5"', FLOAT),
         ("1", FLAG),
         ('"true"', FLAG),
         ("1715000000", UTC_TIME),
-        ("{}", TEXT),
+        ('{"x":1,"x":2}', TEXT),
         ("[1]", INT),
         ('""', UTC_TIME),
         ('""', MONEY),
