@@ -12,8 +12,10 @@ other inlet is a `Service` of its own that passes events to an `Intake`, like `i
 A setting is never a secret: a setting `…_env` or `…_envs` names the environment variable that has the secret, like
 `secret_envs` of `inlets/http_inlet.py`. The command line's help and the component import the settings of all services.
 So a library that only an extra installs must be imported in `messages` or `build`, not at the top of the file. After a
-new item or setting, run `poe options` to write the guide's page. After a new extra, run `poe lock` to write the
-versions for CI.
+new item or setting, run `poe options` to write the guide's page. A new extra is declared in `pyproject.toml`, and named
+in `kernel/extras.py`. Then `poe lock` writes the versions for CI.
+
+No other file lists the services. `tests/support/intake_site.py` has the place in which the tests run an inlet.
 """
 
 from dataclasses import dataclass

@@ -4,9 +4,10 @@ A new format is one file and one entry, the last of `FORMATS`. Then `poe options
 
 For a format whose lines name their fields, the file is in `formats/text/`, and has a subclass of
 `field_lines.FieldLines` with `name`, `suffixes` and the method `fields(record: str) -> dict[str, str]`. This method
-gets each line that is not empty, and raises `ValueError` with the reason for a malformed one. `Pairs` in
-`tests/unit/formats/test_registry.py` is an example. For all other formats, the docstring of `formats` names the base
-class.
+gets each line that is not empty, and raises `ValueError` with the reason for a malformed one. `FieldLines` does the
+rest: types, inference, line ends and quarantine. `Pairs` in `tests/unit/formats/test_registry.py` is an example. A test
+of a format uses `take` and `infer` of `tests/support/parsing.py`. For all other formats, the docstring of `formats`
+names the base class.
 """
 
 from typing import Any, Final

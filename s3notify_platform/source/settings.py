@@ -2,7 +2,8 @@
 
 These declarations define the component's YAML fields, the IO manager's configuration, the data source's options, the
 command line, and the fields of `Input` and `Location`. A new setting needs one field in one of these classes, or in
-their base classes in `choice_settings`, `format_settings` and `commit_settings`, and the code that uses the setting. A
+their base classes in `choice_settings`, `format_settings` and `commit_settings`, and the code that uses the setting.
+Then `poe options` writes the guide's page. `tests/unit/source/test_settings.py` shows how a setting is tested. A
 `bool` is true or false in YAML and as an option of the data source, and a flag `--x/--no-x` on the command line. The
 headings of the command line are chosen in `cli.setting_options`, usually by class.
 

@@ -4,8 +4,9 @@ conditional write.
 Steps
     1. Ask the change for its proposal on top of the snapshot (`proposal`).
     2. Write the proposal's files, and the manifest under a fresh number `n`.
-    3. Create version v + 1 by a conditional write (`conditional_commit`: by the store's preconditions, or under a
-       lease).
+    3. Create version v + 1 by a conditional write (`_created`; `conditional_commit`: by the store's preconditions, or
+       under a lease). This request makes the rows of a batch visible. A batch comes here from
+       `engine.commit.round_commit` by `LogTable.commit`, which updates the mirror afterwards.
     4. If another writer has created version v + 1, wait a little, read the versions that are new, and begin again with
        the newest snapshot. Begin again, too, if the change needs a file that `erase` has removed. A command that
        rewrites the table may lose to other writers again and again. Such a command then holds the table (`Known.held`).
