@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from s3notify_platform.kernel.slots import slot_of
+from s3notify_platform.orchestration.warm.handover import Home
 from s3notify_platform.protocols.keyspace import Delete, Put
 from tests.support.ingested import rows_of as rows_in
 from tests.support.platform import Platform, running
@@ -36,6 +37,30 @@ def rows_of(platform: Platform, keys: list[str]) -> dict[str, list[int]]:
         if row["_key"] in keys:
             found.setdefault(row["_key"], []).append(row["order_id"])
     return found
+
+
+def batches_until_warm(platform: Platform) -> None:
+    """Publishes, until a warm worker has made a batch. Checks the rows of each batch.
+
+    A batch that begins before the worker is ready runs in a separate process.
+    """
+    log = Home(platform.dagster.home).log
+    for number in range(10):
+        keys = [f"raw/orders/{n} {number}.jsonl" for n in range(4)]
+        touched = {str(slot_of(key)) for key in keys}
+        platform.publisher.publish([Put(key=key, body=lines(order(n))) for n, key in enumerate(keys)])
+
+        def shown(touched: set[str] = touched) -> bool:
+            try:
+                return platform.grid("paid_orders")["materializedPartitions"] >= touched
+            except (OSError, KeyError):  # the service is starting
+                return False
+
+        platform.until("shown", shown)
+        assert rows_of(platform, keys) == {key: [n] for n, key in enumerate(keys)}
+        if log.exists() and "slots committed" in log.read_text():
+            return
+    pytest.fail(f"no warm worker made a batch: {platform.tail()}")
 
 
 def test_published_change_becomes_a_materialized_partition(platform: Platform) -> None:

@@ -16,15 +16,12 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.local.systemd_units import Machine
-from s3notify_platform.orchestration.warm.handover import Home
-from s3notify_platform.protocols.keyspace import Put
 from tests.contracts.fault_proxy import FaultProxy
-from tests.e2e.test_main_job import lines, order, rows_of
+from tests.e2e.test_main_job import batches_until_warm
 from tests.support.platform import BUCKET, Platform
 from tests.support.postgres import running_postgres
 
@@ -96,25 +93,7 @@ def test_units_start_a_working_platform(tmp_path: Path) -> None:
         more = {**server.environment(), "S3NOTIFY_DEMO_BUCKET": BUCKET, "DAGSTER_POSTGRES_URL": url}
         with started(machine, more) as dagster:
             platform = Platform(server, dagster, proxy)  # type: ignore[arg-type]
-            log = Home(dagster.home).log
-            for number in range(10):
-                keys = [f"raw/orders/{n} {number}.jsonl" for n in range(4)]
-                touched = {str(slot_of(key)) for key in keys}
-                platform.publisher.publish([Put(key=key, body=lines(order(n))) for n, key in enumerate(keys)])
-
-                def shown(touched: set[str] = touched) -> bool:
-                    try:
-                        return platform.grid("paid_orders")["materializedPartitions"] >= touched
-                    except (OSError, KeyError):  # the service is starting
-                        return False
-
-                platform.until("shown", shown)
-                assert rows_of(platform, keys) == {key: [n] for n, key in enumerate(keys)}
-                # A batch that begins before the worker is ready runs in a separate process.
-                if log.exists() and "slots committed" in log.read_text():
-                    break
-            else:
-                pytest.fail(f"no warm worker made a batch: {platform.tail()}")
+            batches_until_warm(platform)
         assert not list(dagster.home.rglob("*.db"))
 
 
