@@ -52,7 +52,10 @@ def has_items(kind: pa.DataType) -> bool:
 def is_bytes(kind: pa.DataType) -> bool:
     """True if the type is one of Arrow's types of bytes."""
     return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
     )
 
 
@@ -257,6 +260,9 @@ def plain(value: pa.Scalar) -> Any:
     if pa.types.is_nested(kind):
         items = [plain(item) for item in value.values]
         return [[*pair.values()] for pair in items] if pa.types.is_map(kind) else items
+    if pa.types.is_floating(kind):
+        # The shortest text: 0.1 of 32 bits would become 0.10000000149011612.
+        return float(str(value.cast(pa.string())))
     return value.as_py()
 
 

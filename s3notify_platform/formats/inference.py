@@ -19,17 +19,17 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.formats.registry import is_name
-from s3notify_platform.kernel.limits import MAX_DECIMAL_DIGITS
+from s3notify_platform.kernel.limits import MAX_DECIMAL_DIGITS, MAX_DEPTH
 
 
 def infer(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema | None:
     """Returns one nullable schema for the schemas of sample objects (`Format.schemas`), or for results of `joined`;
     None if there is no column.
 
-    The types that a column has in `schemas` are joined to one type by the rules of this module. Values that do not fit
-    this type are rejected later. A type that Spark lacks becomes the nearest wider type of Spark. Columns that are
-    always null become strings. A column is left out if its name is not allowed (`registry.is_name`), or is in `taken`,
-    regardless of case. Records with a value in such a column are rejected or rescued later.
+    The types that a column has in `schemas` are joined to one type by the rules of this module. A type that Spark lacks
+    becomes the nearest wider type of Spark. Columns that are always null become strings. A column is left out if it is
+    nested too deeply, if its name is not allowed (`registry.is_name`), or if its name is in `taken`, regardless of
+    case. Records with a value in such a column are rejected or rescued later.
     """
     found = joined(schemas, taken)
     return found and pa.schema([column.with_type(_filled(column.type)) for column in found])
@@ -42,9 +42,20 @@ def joined(schemas: Iterable[pa.Schema], taken: Iterable[str] = ()) -> pa.Schema
         column.with_type(_spark_type(column.type))
         for schema in schemas
         for column in schema
-        if is_name(column.name) and column.name.casefold() not in refused
+        if is_name(column.name) and column.name.casefold() not in refused and not _is_deep(column.type)
     )
     return pa.schema(fields) if fields else None
+
+
+def _is_deep(kind: pa.DataType) -> bool:
+    """True if a type has so many levels that a recursive function could fail. A map has two levels in Arrow."""
+    levels, inner = 0, [kind]
+    while inner and levels <= 2 * MAX_DEPTH:
+        inner = [
+            each.field(n).type for each in inner if pa.types.is_nested(each) for n in range(each.num_fields)
+        ]
+        levels += 1
+    return bool(inner)
 
 
 def _joined_fields(fields: Iterable[pa.Field]) -> list[pa.Field]:

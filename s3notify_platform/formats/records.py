@@ -174,6 +174,12 @@ class Records:
     index: Offsets
     offset: Offsets
 
+    @classmethod
+    def of(cls, raw: bytes) -> "Records":
+        """Returns one record."""
+        start, end = np.array([0]), np.array([len(raw)])
+        return cls(body=raw, start=start, end=end, index=start, offset=start)
+
     def part(self, low: int, high: int) -> "Records":
         """Returns the records from `low` to before `high`."""
         return self.take(slice(low, high))
@@ -374,6 +380,12 @@ class Parser(Protocol):
     def infer(self, records: Records) -> pa.Schema:
         """Infers the schema from these records or, if there are no records, from the header."""
         ...
+
+    def halves(self, records: Records) -> list[Records]:
+        """Returns parts of a single record from which `infer` could not infer a schema, each as one record. Returns
+        nothing if the record has no parts.
+        """
+        return []
 
 
 def reason_of(error: Exception) -> str:

@@ -230,7 +230,7 @@ def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: boo
     name = sql_name(column.name)
     while pa.types.is_list(inner):
         inner, around = inner.value_type, around + 1
-    if at == place:
+    if at == place and not pa.types.is_string(inner):
         kind = "double" if fraction and pa.types.is_integer(inner) else "string"
         return f"{name} {'array<' * lists}{kind}{'>' * lists}"
     parts = inner if pa.types.is_struct(inner) and place.startswith(f"{at}.") else ()

@@ -47,6 +47,7 @@ from s3notify_platform.formats.records import (
     Offsets,
     Parsed,
     Parser,
+    Records,
     Target,
     blocks,
     no_rows,
@@ -54,6 +55,7 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.formats.row_conversion import converted
 from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_HALVED
 from s3notify_platform.protocols.source_enumerator import Split
 
 DECODED_BYTES: Final = 64 << 20
@@ -261,8 +263,7 @@ class TextFormat(Format):
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`.
 
-        Uses the first `SAMPLE_RECORDS` records. If some of these records cannot be read, halves the sample, so that the
-        readable halves are used.
+        Uses the first `SAMPLE_RECORDS` records.
         """
         if self.fixed_schema is not None:
             yield self.fixed_schema
@@ -277,19 +278,32 @@ class TextFormat(Format):
             parser = self.parser(text[place], Target(schema=pa.schema([]), inferred=True))
         except CorruptError:
             return
-        pending = [next(blocks([(0, text)], self._first_ranges), NO_RECORDS), NO_RECORDS]
-        while pending:
-            part = pending.pop()
-            try:
-                yield parser.infer(part)
-            except (pa.ArrowException, UnicodeError):
-                count = len(part.start)
-                if count > 1:
-                    pending += [part.part(count // 2, count), part.part(0, count // 2)]
+        yield from inferred(parser, NO_RECORDS)
+        yield from inferred(parser, next(blocks([(0, text)], self._first_ranges), NO_RECORDS))
 
     def _first_ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
         starts, ends = self._ranges(body)
         return starts[:SAMPLE_RECORDS], ends[:SAMPLE_RECORDS]
+
+
+def inferred(parser: Parser, records: Records) -> Iterator[pa.Schema]:
+    """Yields the schemas that these records suggest. If the records cannot be read together, they are halved; then a
+    single record is halved (`Parser.halves`). At most `MAX_HALVED` reads may fail.
+    """
+    pending, left = [records], MAX_HALVED
+    while pending:
+        part = pending.pop()
+        count = len(part.start)
+        try:
+            yield parser.infer(part)
+        except (pa.ArrowException, UnicodeError):
+            left -= 1
+            if left and count > 1:
+                pending += [part.part(count // 2, count), part.part(0, count // 2)]
+            elif left and count:
+                pending += parser.halves(part)
+            elif not left:
+                return
 
 
 def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:

@@ -94,6 +94,12 @@ MAX_CELLS: Final = 8 << 20
 """Largest number of values that are parsed together: records (in JSON: objects, at any depth) times columns. Larger
 inputs are parsed in parts."""
 
+MAX_HALVED: Final = 4000
+"""Largest number of failing reads while the types of an object's values are inferred. Each failed read is repeated with
+halves of the records, or of one record's values. After this number of failed reads, the types of all other values
+remain unknown.
+"""
+
 MAX_RECORD_BYTES: Final = 64 << 20
 """Largest size in bytes of a record, if its object is read in pieces. Longer records are rejected."""
 

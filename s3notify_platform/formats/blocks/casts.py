@@ -3,8 +3,9 @@
 A value fits if the cast loses nothing: a number must not be rounded to a decimal or an integer, and a time must be
 midnight to become a date. The value of a floating point number is that of its shortest decimal text, like 0.1. There
 are two exceptions, as in texts: a cast to floating point may round decimals, and times are cut to microseconds, the
-precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused. A string column
-accepts lists, structs and maps as JSON texts.
+precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused.
+String and binary columns accept lists, structs and maps as JSON texts: maps as lists of pairs, and bytes in
+hexadecimal.
 """
 
 from decimal import Decimal
@@ -26,9 +27,10 @@ from s3notify_platform.formats.arrow_values import (
     list_offsets,
     plain,
 )
-from s3notify_platform.formats.rescue import as_json, fitted
+from s3notify_platform.formats.rescue import fitted, text_of
 from s3notify_platform.formats.sql_types import sql_type
 from s3notify_platform.formats.text_values import most_values, values_of
+from s3notify_platform.kernel.limits import MAX_DECODED_BYTES
 
 Odd = npt.NDArray[np.bool_]
 """True for each value that does not fit."""
@@ -90,9 +92,8 @@ def _of_scalars(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Odd]:
     if pa.types.is_binary(kind) and not is_bytes(values.type):
         texts, odd = _of_scalars(values, pa.string())
         return texts.cast(kind), odd
-    if pa.types.is_string(kind) and pa.types.is_nested(values.type):
-        texts = [as_json(plain(value)) if value.is_valid else None for value in values]
-        return pa.array(texts, kind), _none_of(values)
+    if pa.types.is_string(kind) and (pa.types.is_nested(values.type) or _has_unknown_zone(values.type)):
+        return _as_texts(values)
     try:
         return _cast(values, kind), _none_of(values)
     except pa.ArrowException:
@@ -113,6 +114,29 @@ def _of_scalars(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Odd]:
         return pa.nulls(1, kind)
 
     return fitted(_without(values, odd), kind, _cast, single), odd
+
+
+def _as_texts(values: pa.Array) -> tuple[pa.Array, Odd]:
+    """Converts values to texts. The values beyond `MAX_DECODED_BYTES` of text do not fit: a text has the names of all
+    fields, so the texts of a small file may need much memory.
+    """
+    odd, texts, left = _valid(values), list[str | None](), MAX_DECODED_BYTES
+    for number, value in enumerate(values):
+        text = text_of(plain(value)) if value.is_valid else None
+        left -= len(text or "")
+        if left < 0:
+            break
+        odd[number] = False
+        texts.append(text)
+    return pa.array(texts + [None] * (len(values) - len(texts)), pa.string()), odd
+
+
+def _has_unknown_zone(kind: pa.DataType) -> bool:
+    try:
+        pa.array([0], kind).cast(pa.string()) if pa.types.is_timestamp(kind) else None
+    except pa.ArrowException:
+        return True
+    return False
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:

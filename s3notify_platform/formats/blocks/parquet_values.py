@@ -100,8 +100,9 @@ def _reason(column: pa.Field, found: pa.DataType, target: Target) -> Callable[[s
 
     `found`: the type of the value.
     """
-    # Bytes have no text form that a string column accepts. So no type is certain to accept them.
-    path = "" if is_bytes(found) or is_bytes(column.type) else below("", column.name)
+    # A string column does not accept bytes. It accepts nested values, but then a nested column would become texts.
+    refused = is_bytes(found) or pa.types.is_string(column.type) or pa.types.is_nested(column.type)
+    path = "" if refused or is_bytes(column.type) else below("", column.name)
     remedy = accepting(path, target.schema, target.name, pa.types.is_floating(found))
     beginning = f"column {column.name!r} does not fit {sql_type(column.type)}: "
     return lambda text: f"{beginning}{sql_type(found)} {shortened(text)!r}{remedy}"

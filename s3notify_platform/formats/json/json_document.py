@@ -37,7 +37,7 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.row_conversion import converted
-from s3notify_platform.formats.text_format import SAMPLE_RECORDS
+from s3notify_platform.formats.text_format import SAMPLE_RECORDS, inferred
 from s3notify_platform.kernel.limits import MAX_DOCUMENT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
@@ -119,16 +119,8 @@ class JsonDocument(Format):
         except ValueError:
             pass
         parser = JsonLines(Target(schema=pa.schema([]), inferred=True), self.notation)
-        pending = [_joined(text, places, 0)]
-        while pending:
-            part = pending.pop()
-            count = len(part.start)
-            try:
-                if count:
-                    yield parser.infer(part)
-            except (pa.ArrowException, UnicodeError):
-                if count > 1:
-                    pending += [part.part(count // 2, count), part.part(0, count // 2)]
+        if places:
+            yield from inferred(parser, _joined(text, places, 0))
 
     def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
         """Yields the start and end of each record of a document; none for an empty text.

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.formats.json.json_bounds import value_end
+from s3notify_platform.formats.json.json_bounds import is_deeper, value_end
 from s3notify_platform.formats.rescue import below, kinds_of
+from s3notify_platform.kernel.limits import MAX_DEPTH
 
 WHITE: Final = " \t\r\n"
 
@@ -127,6 +128,31 @@ def _pattern_of(names: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"{_S}\{{{','.join(members)}\}}{_S}", re.ASCII)
 
 
+def halves(raw: bytes) -> list[bytes]:
+    """Returns two JSON objects or lists that together have all fields or items of this object or list. A single field
+    or item is halved itself. The result is empty for any other value, for malformed or deep JSON, and for a repeated
+    key.
+    """
+    try:
+        return [] if is_deeper(raw, MAX_DEPTH) else [half.encode() for half in _halves(raw.decode())]
+    except ValueError:
+        return []
+
+
+def _halves(text: str) -> Iterator[str]:
+    text = text.strip(WHITE)
+    if text[:1] == "{":
+        parts = [(f"{json.dumps(name)}:", value) for name, value in split_object(text).items()]
+    else:
+        parts = [("", value) for value in split_array(text)]
+    if len(parts) == 1:
+        ((key, value),) = parts
+        yield from (f"{text[0]}{key}{half}{text[-1]}" for half in _halves(value))
+    middle = len(parts) // 2
+    for some in (parts[:middle], parts[middle:]) if middle else ():
+        yield f"{text[0]}{','.join(key + value for key, value in some)}{text[-1]}"
+
+
 def split_array(text: str) -> list[str]:
     """Returns the texts of the items of a JSON array. Raises `ValueError` for any other text."""
     return [value for _, value in _pieces(text, "[]")]
@@ -196,7 +222,8 @@ FITTING: Final = {
 """Patterns for the values of each type. A text that matches may still be invalid."""
 
 _PRIMARY: Final = re.compile(
-    r"[ \t\r\n]*+(-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false)[ \t\r\n]*+", re.ASCII
+    r"[ \t\r\n]*+(-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|NaN|-?Infinity)[ \t\r\n]*+",
+    re.ASCII,
 )
 
 

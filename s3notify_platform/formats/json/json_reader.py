@@ -8,7 +8,6 @@ the columns of this kind have only JSON numbers in a block, pyarrow reads the nu
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow.json as pa_json
 
 from s3notify_platform.formats.arrow_values import check_held, in_utc, timestamps
 from s3notify_platform.formats.json.json_bounds import infinities_in
-from s3notify_platform.formats.json.json_parts import split_object
 from s3notify_platform.formats.notation import Notation, has_wide_integers, number_type
 from s3notify_platform.formats.rescue import below
 
@@ -133,24 +131,6 @@ class JsonReader:
             )
             for column in found
         )
-
-    def fields_apart(self, line: bytes) -> pa.Schema:
-        """Infers the type of each field of one record. A field becomes string if pyarrow infers no type for it, like a
-        list of numbers and texts. Raises `pa.ArrowInvalid` if the line is not a JSON object.
-        """
-        fields: list[pa.Field] = []
-        try:
-            parts = split_object(line.decode())
-        except ValueError as error:
-            raise pa.ArrowInvalid(str(error)) from error
-        for name, raw in parts.items():
-            one = f"{{{json.dumps(name)}:{raw}}}".encode()
-            with suppress(UnicodeEncodeError):  # a name with half of a surrogate pair is no column's name
-                try:
-                    fields += self.noted(one, read_json(one, None).schema)
-                except pa.ArrowInvalid:
-                    fields.append(pa.field(name, pa.string()))
-        return pa.schema(fields)
 
     def _noted(self, values: pa.Array, found: pa.DataType, path: str) -> pa.DataType:
         if pa.types.is_struct(found):

@@ -36,6 +36,7 @@ from s3notify_platform.formats.json.json_parts import (
     WHITE,
     ObjectSplitter,
     as_string,
+    halves,
     split_array,
     split_object,
     text_of_json,
@@ -54,7 +55,7 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, unnamed_in
 from s3notify_platform.formats.text_format import TextFormat
-from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DEPTH
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DEPTH, MAX_HALVED
 
 T = TypeVar("T")
 
@@ -226,37 +227,32 @@ class JsonLines(Parser):
         check_json_lines(records)
         joined = records.joined()
         check_cells(joined)
-        try:
-            found = read_json(joined, None)
-        except pa.ArrowInvalid:
-            if len(records.start) > 1:
-                raise
-            return self._reader.fields_apart(joined)
+        found = read_json(joined, None)
         if found.num_rows != len(records.start):
             raise pa.ArrowInvalid("not one object in each line")
         return self._reader.noted(joined, found.schema)
 
+    def halves(self, records: Records) -> list[Records]:
+        """See `records.Parser`."""
+        return [Records.of(half) for half in halves(records.raw(0))]
+
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
         """Returns the fields that were found in recovered records and are missing from an inferred schema."""
-        found = []
+        found: list[pa.Schema] = []
+        left = MAX_HALVED
         for number, one in enumerate(rescued):
-            if one is None or not one.unnamed or not self.target.inferred:
-                continue
-            raw = records.raw(number)
-            with suppress(pa.ArrowException):
-                if not is_deeper(raw, MAX_DEPTH):
-                    check_cells(raw)
-                    found.append(self._new_fields_of(raw))
-        return [one for one in found if one is not None]
-
-    def _new_fields_of(self, raw: bytes) -> pa.Schema | None:
-        named = self.target.schema.names
-        try:
-            table = read_json(raw, None)
-        except pa.ArrowInvalid:
-            return pa.schema(part for part in self._reader.fields_apart(raw) if part.name not in named)
-        new_fields = unnamed_columns(table, self.target.schema)[1]
-        return new_fields and self._reader.noted(raw, new_fields)
+            having = one is not None and one.unnamed and self.target.inferred
+            pending = [raw] if having and not is_deeper(raw := records.raw(number), MAX_DEPTH) else []
+            while pending:
+                part = pending.pop()
+                try:
+                    check_cells(part)
+                    new_fields = unnamed_columns(read_json(part, None), self.target.schema)[1]
+                    found += [self._reader.noted(part, new_fields)] if new_fields is not None else []
+                except (pa.ArrowException, UnicodeError):
+                    left -= 1
+                    pending += halves(part) if left > 0 else []
+        return found
 
     def _read_all(self, joined: bytes) -> pa.Table:
         """Reads all fields. Checks the number of values before it reads fields that the schema lacks."""
@@ -348,6 +344,10 @@ class JsonLines(Parser):
             return pa.nulls(1, kind)
 
         at = place_of(paths[0])
+        if pa.types.is_map(kind):  # pyarrow's JSON reader has no maps
+            for number in [n for n, raw in enumerate(raws) if raw and raw.strip(WHITE) != "null"]:
+                single(number)
+            return pa.nulls(len(raws), kind)
         if pa.types.is_nested(kind):
             with suppress(pa.ArrowException, UnicodeError):
                 return self._reader.values(raws, kind, at)

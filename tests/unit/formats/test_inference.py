@@ -128,17 +128,61 @@ def test_one_object_with_other_values_does_not_make_other_objects_rejects() -> N
     assert values([mapped], found, "parquet") == [{"name": '[["k",1.5]]', "o": None}]
 
 
-def test_a_list_of_several_types_is_a_text() -> None:
-    """Such a list has no type. If its record suggested no schema at all, a source whose records all have such a list
-    would have no table, and later each record with a new field of this kind would be a reject for ever.
+def test_values_of_one_record_may_have_several_types() -> None:
+    """pyarrow infers no type for a list of several types. If a record with such a list suggested no schema, a source of
+    such records would have no table, and each record with a new field of this kind would be a reject for ever.
     """
-    line = b'{"l":[1,"x"],"i":1}'
-    expected = pa.schema([("l", pa.string()), ("i", pa.int64())])
-    assert infer([("jsonl", line)]) == infer([("json", b"[%b]" % line)]) == expected
-    assert values([line], expected, "jsonl") == [{"l": '[1,"x"]', "i": 1}]
-    seen: list[Any] = []
-    take([line], pa.schema([("i", pa.int64())]), "jsonl", inferred=True, seen=seen)
-    assert [one for parsed in seen for one in parsed.new_fields] == [pa.schema([("l", pa.string())])]
+    line = b'{"l":[1,"x"],"i":1,"o":[{"v":1,"m":[true,[2]]},{"v":"x"}],"n":{"a":[{}]}}'
+    inner = pa.struct([("v", pa.string()), ("m", pa.list_(pa.string()))])
+    kinds = {
+        "l": pa.list_(pa.string()), "i": pa.int64(), "o": pa.list_(inner),
+        "n": pa.struct([("a", pa.list_(pa.struct([("_", pa.string())])))]),
+    }  # fmt: skip
+    expected = pa.schema([*kinds.items()])
+    for found in (infer([("jsonl", line)]), infer([("json", b"[%b]" % line)])):
+        assert unordered(found or ()) == unordered(expected)
+    first, second = {"v": "1", "m": ["true", "[2]"]}, {"v": "x", "m": None}
+    assert values([line], expected, "jsonl") == [
+        {"l": ["1", "x"], "i": 1, "o": [first, second], "n": {"a": [{"_": None}]}}
+    ]
+    for known in (["i"], ["i", "n"], ["i", "l"], ["l", "o"]):
+        seen: list[Any] = []
+        take([line], pa.schema([(name, kinds[name]) for name in known]), "jsonl", inferred=True, seen=seen)
+        new = inference.infer(one for parsed in seen for one in parsed.new_fields)
+        assert unordered(new or ()) == {one for one in unordered(expected) if one[0] not in known}
+    part = pa.schema([("n", pa.struct([("b", pa.int64())])), ("l", kinds["l"])])
+    seen = []
+    take([b'{"n":{"a":[1,"x"],"b":1},"l":[1,"x"]}'], part, "jsonl", inferred=True, seen=seen)
+    assert [one for parsed in seen for one in parsed.new_fields], "a field inside of a known column"
+
+
+@pytest.mark.parametrize("line", [b'{"o":{"x":1,"x":2}}', b'{"o":"\\ud800"}', b'{"o":[{"x":1,"x":2}, 1'])
+def test_a_record_that_cannot_be_a_row_suggests_no_type(line: bytes) -> None:
+    """Otherwise one bad record could turn the main column of all other objects into a column of texts."""
+    assert infer([("jsonl", line), ("jsonl", b'{"o":{"x":1}}')]) == infer([("jsonl", b'{"o":{"x":1}}')])
+    assert infer([("jsonl", line)]) is None
+
+
+def test_values_that_are_no_json_fit_a_column_of_texts() -> None:
+    assert values([b'{"a":NaN}', b'{"a":-Infinity}'], pa.schema([("a", pa.string())]), "jsonl") == [
+        {"a": "NaN"}, {"a": "-Infinity"},
+    ]  # fmt: skip
+
+
+def test_json_does_not_fit_a_column_of_maps() -> None:
+    """JSON has no maps. A value in such a column must be a reject of its record, not an error of its object."""
+    kind = pa.schema([("m", pa.map_(pa.string(), pa.int64())), ("i", pa.int64())])
+    rows, (reject,) = take([b'{"m":null,"i":1}\n{"m":{"k":1},"i":2}\n{"i":3}'], kind, "jsonl", inferred=True)
+    assert [row["i"] for _, _, row in rows] == [1, 3]
+    assert "m: " in reject.reason
+
+
+def test_a_deep_schema_is_left_out() -> None:
+    """An ORC file may have hundreds of levels. A recursion without end would stop the inference of a whole batch."""
+    deep = pa.int64()
+    for _ in range(800):
+        deep = pa.list_(deep)
+    assert inference.infer([pa.schema([("deep", deep), ("i", pa.int64())])]) == pa.schema([("i", pa.int64())])
 
 
 def test_documents_and_lines_of_json_have_the_same_types() -> None:

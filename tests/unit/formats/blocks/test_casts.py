@@ -150,6 +150,30 @@ def test_a_floating_point_number_is_the_decimal_of_its_text(number: float, scale
 NUMBERS = np.arange(1000)
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (pa.array([[0.1]], pa.list_(pa.float32())), "[0.1]"),
+        (pa.array([[b"\xff"]], pa.list_(pa.binary_view())), '["ff"]'),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), INT)), '[["k",1]]'),
+        (pa.array([1], pa.timestamp("us", tz="No/Where")), "1970-01-01 00:00:00.000001 No/Where"),
+    ],
+)
+def test_columns_of_texts_accept_values_of_all_types(values: pa.Array, text: str) -> None:
+    for kind, expected in ((pa.string(), text), (pa.binary(), text.encode())):
+        fit, odd = cast_most(values, kind)
+        assert (fit.to_pylist(), odd.tolist()) == ([expected], [False])
+
+
+def test_texts_of_nested_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text has the names of all fields. So the texts of a small file may need more memory than a task has."""
+    monkeypatch.setattr(casts, "MAX_DECODED_BYTES", 1000)
+    values = pa.array([{"x" * 100: number} for number in range(10)])
+    fit, odd = cast_most(pa.concat_arrays([values, pa.nulls(1, values.type)]), pa.string())
+    assert odd.tolist() == [number == 9 for number in range(11)]
+    assert fit.null_count == 2
+
+
 @pytest.mark.parametrize("place", [place for place in WRAPPED if place != "map key"])
 @pytest.mark.parametrize(
     ("values", "kind"),

@@ -91,9 +91,12 @@ def test_a_reject_of_a_columnar_file_names_the_command(body: bytes, fmt: str, co
         assert (parsed.table.num_rows, parsed.rejects) == (1, []), "the command must be a remedy"
 
 
-def test_a_reject_of_bytes_names_no_type() -> None:
-    """A string column would reject bytes, too."""
-    assert reason_of(parquet(pa.table({"a": [b"\xff"]})), "parquet").endswith(
+@pytest.mark.parametrize(
+    ("value", "kind"), [(b"\xff", pa.int64()), (b"\xff", pa.string()), ([1.5], pa.list_(pa.int64()))]
+)
+def test_a_reject_without_a_certain_remedy_names_no_type(value: Any, kind: pa.DataType) -> None:
+    """A string column would reject bytes, too. And a column of lists would become a column of texts."""
+    assert reason_of(parquet(pa.table({"a": [value]})), "parquet", pa.schema([("a", kind)])).endswith(
         "; `s3notify schema set orders` changes the type of a column"
     )
 
