@@ -260,8 +260,8 @@ def plain(value: pa.Scalar) -> Any:
     if pa.types.is_nested(kind):
         items = [plain(item) for item in value.values]
         return [[*pair.values()] for pair in items] if pa.types.is_map(kind) else items
-    if pa.types.is_floating(kind):
-        # The shortest text: 0.1 of 32 bits would become 0.10000000149011612.
+    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+        # Without the text, 0.1 would become 0.10000000149011612.
         return float(str(value.cast(pa.string())))
     return value.as_py()
 

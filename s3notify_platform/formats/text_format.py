@@ -291,19 +291,17 @@ def inferred(parser: Parser, records: Records) -> Iterator[pa.Schema]:
     single record is halved (`Parser.halves`). At most `MAX_HALVED` reads may fail.
     """
     pending, left = [records], MAX_HALVED
-    while pending:
+    while pending and left:
         part = pending.pop()
         count = len(part.start)
         try:
             yield parser.infer(part)
         except (pa.ArrowException, UnicodeError):
             left -= 1
-            if left and count > 1:
+            if count > 1:
                 pending += [part.part(count // 2, count), part.part(0, count // 2)]
-            elif left and count:
+            elif count:
                 pending += parser.halves(part)
-            elif not left:
-                return
 
 
 def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:

@@ -3,9 +3,8 @@
 A value fits if the cast loses nothing: a number must not be rounded to a decimal or an integer, and a time must be
 midnight to become a date. The value of a floating point number is that of its shortest decimal text, like 0.1. There
 are two exceptions, as in texts: a cast to floating point may round decimals, and times are cut to microseconds, the
-precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused.
-String and binary columns accept lists, structs and maps as JSON texts: maps as lists of pairs, and bytes in
-hexadecimal.
+precision of Spark. A cast that requires a guess, like the cast of a number to a time, is refused. String and binary
+columns accept lists, structs and maps as JSON texts: maps as lists of pairs, and bytes in hexadecimal.
 """
 
 from decimal import Decimal
@@ -132,8 +131,10 @@ def _as_texts(values: pa.Array) -> tuple[pa.Array, Odd]:
 
 
 def _has_unknown_zone(kind: pa.DataType) -> bool:
+    if not pa.types.is_timestamp(kind):
+        return False
     try:
-        pa.array([0], kind).cast(pa.string()) if pa.types.is_timestamp(kind) else None
+        pa.array([0], kind).cast(pa.string())
     except pa.ArrowException:
         return True
     return False
